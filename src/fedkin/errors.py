@@ -1,0 +1,25 @@
+"""The one error users see: a sentence that names the culprit and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FedkinError(ValueError):
+    """Bad input, found before any training starts. The command line prints it as one line and exits with 2."""
+
+
+def unknown(kind: str, name: object, known: Iterable[object]) -> FedkinError:
+    """An error for an unknown name that lists the near matches.
+
+    >>> print(unknown("algorithm", "fedpmp", ["fedavg", "fedpnp"]))
+    unknown algorithm 'fedpmp'; did you mean 'fedpnp', 'fedavg'?
+    >>> print(unknown("algorithm", "zzz", ["fedavg", "fedpnp"]))
+    unknown algorithm 'zzz'; choose one of: fedavg, fedpnp
+    """
+    names = [str(entry) for entry in known]
+    near = get_close_matches(str(name), names, n=3, cutoff=0.5)
+    if near:
+        return FedkinError(f"unknown {kind} {str(name)!r}; did you mean {', '.join(map(repr, near))}?")
+    return FedkinError(f"unknown {kind} {str(name)!r}; choose one of: {', '.join(names)}")
