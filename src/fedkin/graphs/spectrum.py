@@ -1,0 +1,90 @@
+"""Eigenvalues of graph Laplacians: all of them for small graphs, the ends of the spectrum for large ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
+
+from fedkin.errors import FedkinError
+
+DENSE_LIMIT = 5_000
+"""Above this many clients nothing of size K×K is formed."""
+
+
+def eigen(laplacian: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
+    """All eigenvalues (ascending, tiny negative ones set to 0) and orthonormal eigenvectors, by LAPACK."""
+    clients = laplacian.shape[0]
+    if clients > DENSE_LIMIT:
+        raise FedkinError(
+            f"a full eigendecomposition of {clients:,} clients would need {16 * clients**2 / 2**30:.0f} GiB "
+            f"(limit: {DENSE_LIMIT:,} clients); use lambda_max(), lambda_1() or a filter that needs none, such as soft"
+        )
+    values, vectors = scipy.linalg.eigh(laplacian.toarray())
+    rounding = clients * np.finfo(float).eps * values.max(initial=0.0)
+    return np.where(values < rounding, 0.0, values), vectors
+
+
+def smallest(laplacian: sp.csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The `count` smallest eigenvalues and their eigenvectors, shape (count,) and (K, count).
+
+    Above the dense limit by Lanczos on cI − L, c an upper bound of λ_max: the smooth end becomes the dominant end.
+    """
+    clients = laplacian.shape[0]
+    if clients <= DENSE_LIMIT:
+        values, vectors = scipy.linalg.eigh(laplacian.toarray(), subset_by_index=(0, count - 1))
+        return values.clip(0), vectors
+    top = 2 * float(laplacian.diagonal().max())
+    flipped = sp.csr_array(top * sp.eye_array(clients, format="csr") - laplacian)
+    try:
+        values, vectors = eigsh(flipped, k=count, which="LA", v0=_start(clients), ncv=min(clients, 4 * count + 40))
+    except ArpackNoConvergence:
+        raise FedkinError(
+            f"the {count} smoothest modes of this graph of {clients:,} clients did not converge; use another denoiser "
+            "(soft, heat) or a smaller rank"
+        ) from None
+    order = np.argsort(-values)
+    return (top - values[order]).clip(0), np.linalg.qr(vectors[:, order])[0]
+
+
+def largest(laplacian: sp.csr_array) -> float:
+    """λ_max: exact for small graphs, by Lanczos for large ones (the diagonal bound should Lanczos fail)."""
+    clients = laplacian.shape[0]
+    if clients == 0 or laplacian.diagonal().max() == 0:
+        return 0.0
+    if clients <= 200:
+        return float(scipy.linalg.eigvalsh(laplacian.toarray(), subset_by_index=(clients - 1, clients - 1))[0])
+    try:
+        return float(eigsh(laplacian, k=1, which="LA", v0=_start(clients), tol=1e-6, return_eigenvectors=False)[0])
+    except ArpackNoConvergence:
+        return 2 * float(laplacian.diagonal().max())
+
+
+def second_smallest(laplacian: sp.csr_array) -> float:
+    """λ_1 of a connected graph; not a number where Lanczos does not converge (very large, badly connected graphs)."""
+    clients = laplacian.shape[0]
+    if clients <= 1_000:
+        return float(scipy.linalg.eigvalsh(laplacian.toarray(), subset_by_index=(1, 1))[0])
+    top = 2 * float(laplacian.diagonal().max())
+    # On cI − L the constant vector has eigenvalue c, known beforehand; the next one is c − λ_1.
+    flipped = sp.csr_array(top * sp.eye_array(clients, format="csr") - laplacian)
+    try:
+        values = eigsh(
+            flipped, k=2, which="LA", v0=_start(clients), ncv=40, tol=1e-8, maxiter=300, return_eigenvectors=False
+        )
+    except ArpackNoConvergence:
+        return float("nan")
+    return float(top - values.min())
+
+
+def bound(adjacency: sp.csr_array) -> float:
+    """max over edges of d_i + d_j ≥ λ_max (Anderson and Morley 1985, weighted form)."""
+    degrees = np.asarray(adjacency.sum(axis=1)).ravel()
+    edges = adjacency.tocoo()
+    return float((degrees[edges.row] + degrees[edges.col]).max()) if edges.nnz else 0.0
+
+
+def _start(clients: int) -> np.ndarray:
+    """A fixed start vector for Lanczos with parts along every mode, so that results do not depend on global state."""
+    return np.cos(np.arange(clients, dtype=float) ** 2 + 0.5)
