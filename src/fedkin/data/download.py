@@ -1,0 +1,99 @@
+"""Downloads: resumed, with a progress bar, checked by hash, from upstream or a mirror."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from fedkin.data.source import File
+from fedkin.errors import FedkinError
+
+
+def fetch(file: File, dataset: str, folder: Path) -> Path:
+    """Have `file` in `folder`, from `$FEDKIN_MIRROR/<set>/<file>` if set, else (or if that fails) from upstream."""
+    import pooch
+
+    folder.mkdir(parents=True, exist_ok=True)
+    mirror = os.environ.get("FEDKIN_MIRROR")
+    urls = [f"{mirror.rstrip('/')}/{dataset}/{file.name}"] if mirror else []
+    urls += [file.url] if file.url else []
+    failures = []
+    for url in urls:
+        try:
+            path = pooch.retrieve(url, file.hash, fname=file.name, path=folder, downloader=Resuming(file))
+            return Path(path)
+        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as problem:
+            failures.append(f"{url} ({getattr(problem, 'reason', problem)})")
+        except ValueError as problem:  # pooch: the hash differs; it has removed the file
+            raise FedkinError(f"{url}: checksum mismatch; try again, or use another mirror") from problem
+    raise FedkinError(
+        f"cannot download {file.name} from {' or '.join(failures)}; check the network, set FEDKIN_MIRROR, "
+        f"or put the file in a folder and name it by FEDKIN_DATA"
+    )
+
+
+class Resuming:
+    """A pooch downloader that keeps what has arrived in `<file>.part` and asks for the rest the next time.
+
+    Only a file with a known hash is resumed: without one, two versions could be joined unnoticed.
+    """
+
+    def __init__(self, file: File) -> None:
+        self.name = file.name
+        self.resumable = file.hash is not None
+
+    def __call__(self, url: str, output_file: str, pooch: Any, check_only: bool = False) -> None:
+        part = Path(pooch.path) / f"{self.name}.part"
+        have = part.stat().st_size if self.resumable and part.exists() else 0
+        request = urllib.request.Request(url, headers={"User-Agent": "fedkin", "Accept-Encoding": "identity"})
+        if have:
+            request.add_header("Range", f"bytes={have}-")
+        try:
+            response = urllib.request.urlopen(request, timeout=60)
+        except urllib.error.HTTPError as problem:
+            if problem.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+                raise
+            part.unlink()  # longer than the file: start again
+            return self(url, output_file, pooch)
+        with response:
+            resumed = response.status == http.client.PARTIAL_CONTENT
+            expected = int(response.headers.get("Content-Length") or 0)
+            with open(part, "ab" if resumed else "wb") as out, _progress(self.name, expected) as advance:
+                arrived = 0
+                while block := response.read(1 << 16):
+                    out.write(block)
+                    arrived += len(block)
+                    advance(len(block))
+        if arrived < expected:
+            raise ConnectionError(f"the connection broke after {arrived} of {expected} bytes; run again to resume")
+        shutil.move(part, output_file)
+
+
+class _progress:
+    """A rich progress bar on a terminal, silence elsewhere."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self.name, self.total = name, total or None
+        self.bar: Any = None
+
+    def __enter__(self) -> Any:
+        if not sys.stderr.isatty():
+            return lambda amount: None
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+        bar = self.bar = Progress(*columns, console=Console(stderr=True))
+        bar.start()
+        task = bar.add_task(self.name, total=self.total)
+        return lambda amount: bar.advance(task, amount)
+
+    def __exit__(self, *problem: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()

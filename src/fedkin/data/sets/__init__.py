@@ -1,0 +1,1 @@
+"""One file per data set. A new file here, with a function under `@dataset(...)`, is a new data set."""

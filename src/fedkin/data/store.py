@@ -1,0 +1,86 @@
+"""The cache: raw arrays of every prepared data set as plain .npy files, written completely or not at all.
+
+Layout: `<cache>/<set>/<kind of source>/<array>.npy` and `meta.json`. `$FEDKIN_CACHE` moves it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedkin.errors import FedkinError
+
+
+def cache_folder() -> Path:
+    """`$FEDKIN_CACHE`, or the platform's cache folder for fedkin."""
+    given = os.environ.get("FEDKIN_CACHE")
+    if given:
+        return Path(given).expanduser()
+    import pooch
+
+    return Path(pooch.os_cache("fedkin"))
+
+
+def fingerprint(files: Mapping[str, Path]) -> str:
+    """A short name for these versions of these files (name, size, time of change)."""
+    text = json.dumps([(name, path.stat().st_size, path.stat().st_mtime_ns) for name, path in sorted(files.items())])
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def read_meta(folder: Path) -> dict[str, Any] | None:
+    """What was prepared in this cache folder, or None."""
+    try:
+        return dict(json.loads((folder / "meta.json").read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def write(folder: Path, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+    """Put arrays and meta.json into `folder` in one step: a temporary folder beside it, then a rename."""
+    with guarded(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
+        try:
+            for name, array in arrays.items():
+                np.save(fresh / f"{name}.npy", array, allow_pickle=False)
+            (fresh / "meta.json").write_text(json.dumps({**meta, "arrays": sorted(arrays)}, indent=1))
+            if folder.exists():
+                old = Path(tempfile.mkdtemp(prefix=".old-", dir=folder.parent))
+                os.replace(folder, old / "old")
+                os.replace(fresh, folder)
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                os.replace(fresh, folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def read(folder: Path, names: list[str]) -> dict[str, np.ndarray]:
+    """The arrays of a cache folder, mapped into memory (nothing is read before it is used)."""
+    try:
+        return {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in names}
+    except (OSError, ValueError, EOFError) as problem:
+        raise FedkinError(
+            f"the cache in {folder} is damaged ({problem}); prepare it again: fedkin data prepare --force"
+        ) from problem
+
+
+@contextmanager
+def guarded(folder: Path) -> Iterator[None]:
+    """Turn the operating system's errors (disk full, no permission) into one clear line."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno == errno.ENOSPC:
+            raise FedkinError(f"disk full while writing to {folder}; free some space or set FEDKIN_CACHE") from problem
+        raise FedkinError(f"cannot write to {folder}: {problem}; set FEDKIN_CACHE to another folder") from problem
