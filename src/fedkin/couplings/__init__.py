@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
+from fedkin.couplings import schedules
 from fedkin.couplings.averages import Average, Identity
 from fedkin.couplings.coupling import Coupling
+from fedkin.couplings.denoisers import Denoiser, denoiser
+from fedkin.couplings.filters import GraphFilter
 from fedkin.couplings.laplacian import LaplacianStep, safe_step, stability, total_variation
+from fedkin.couplings.plug import graph_denoiser
+from fedkin.couplings.total_variation import GraphTotalVariation
 
-__all__ = ["Average", "Coupling", "Identity", "LaplacianStep", "safe_step", "stability", "total_variation"]
+__all__ = [
+    "Average",
+    "Coupling",
+    "Denoiser",
+    "GraphFilter",
+    "GraphTotalVariation",
+    "Identity",
+    "LaplacianStep",
+    "denoiser",
+    "graph_denoiser",
+    "safe_step",
+    "schedules",
+    "stability",
+    "total_variation",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
-from scipy.sparse.linalg import ArpackNoConvergence, eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from fedkin.errors import FedkinError
 
@@ -26,26 +26,34 @@ def eigen(laplacian: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
     return np.where(values < rounding, 0.0, values), vectors
 
 
-def smallest(laplacian: sp.csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The `count` smallest eigenvalues and their eigenvectors, shape (count,) and (K, count).
+def smallest(laplacian: sp.csr_array, count: int, components: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The `count` smallest eigenvalues and their eigenvectors, shape (count,) and (K, count), by Lanczos.
 
-    Above the dense limit by Lanczos on cI − L, c an upper bound of λ_max: the smooth end becomes the dominant end.
+    The zero modes are known: one constant per connected component (`components`, labels, at most `count` of them). The
+    others are the dominant modes of cI − L, c ≥ λ_max, once the zero modes are moved out of the way.
     """
     clients = laplacian.shape[0]
-    if clients <= DENSE_LIMIT:
-        values, vectors = scipy.linalg.eigh(laplacian.toarray(), subset_by_index=(0, count - 1))
-        return values.clip(0), vectors
+    flat = np.zeros((clients, int(components.max()) + 1))
+    flat[np.arange(clients), components] = 1
+    flat /= np.sqrt(flat.sum(axis=0))
+    more = count - flat.shape[1]
+    if more <= 0:
+        return np.zeros(flat.shape[1]), flat
     top = 2 * float(laplacian.diagonal().max())
-    flipped = sp.csr_array(top * sp.eye_array(clients, format="csr") - laplacian)
+    flipped = LinearOperator(
+        laplacian.shape, matvec=lambda v: top * v - laplacian @ v - 2 * top * (flat @ (flat.T @ v)), dtype=np.float64
+    )
     try:
-        values, vectors = eigsh(flipped, k=count, which="LA", v0=_start(clients), ncv=min(clients, 4 * count + 40))
+        values, vectors = eigsh(flipped, k=more, which="LA", v0=_start(clients), ncv=min(clients, 4 * more + 40))
     except ArpackNoConvergence:
         raise FedkinError(
             f"the {count} smoothest modes of this graph of {clients:,} clients did not converge; use another denoiser "
             "(soft, heat) or a smaller rank"
         ) from None
     order = np.argsort(-values)
-    return (top - values[order]).clip(0), np.linalg.qr(vectors[:, order])[0]
+    return np.concatenate([np.zeros(flat.shape[1]), (top - values[order]).clip(0)]), np.hstack(
+        [flat, vectors[:, order]]
+    )
 
 
 def largest(laplacian: sp.csr_array) -> float:

@@ -1,0 +1,54 @@
+"""How a denoiser's strength changes over rounds t = 1, 2, …"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedkin.errors import FedkinError
+
+Schedule = Callable[[int], float]
+
+
+def constant(strength: float) -> Schedule:
+    """The same strength in every round."""
+    return lambda t: strength
+
+
+def decreasing(beta: float, nu0: float = 1.0, eta: float = 0.1) -> Schedule:
+    """ν_t = max(β, ν⁰(1−η)^{t−1}): strong denoising first, β from some round on (FedPnP, soft).
+
+    For β = 0 the paper sets ν⁰ = 0 too; give `nu0=0` for that.
+
+    >>> schedule = decreasing(beta=0.5, nu0=1.0, eta=0.2)
+    >>> [round(schedule(t), 3) for t in (1, 2, 3, 4, 5)]
+    [1.0, 0.8, 0.64, 0.512, 0.5]
+    """
+    if not 0 <= eta <= 1:
+        raise FedkinError(f"schedule: eta must be between 0 and 1, not {eta!r}")
+    for name, value in (("beta", beta), ("nu0", nu0)):
+        if not 0 <= value < float("inf"):
+            raise FedkinError(f"schedule: {name} must be finite and not negative, not {value!r}")
+    return lambda t: max(beta, nu0 * (1 - eta) ** (t - 1))
+
+
+def increasing_rank(tau: int, every: int = 1) -> Schedule:
+    """ν_t = min(τ, 1 + ⌊(t−1)/Δ⌋): one mode more every Δ rounds, up to τ (FedPnP, hard).
+
+    >>> [increasing_rank(tau=3, every=2)(t) for t in (1, 2, 3, 4, 5, 9)]
+    [1, 1, 2, 2, 3, 3]
+    """
+    if every < 1 or tau < 1:
+        raise FedkinError(f"schedule: tau and every must be at least 1, not {tau!r} and {every!r}")
+    return lambda t: min(tau, 1 + (t - 1) // every)
+
+
+def checked(schedule: Schedule) -> Schedule:
+    """A user's own schedule: what it returns is refused if it is not a finite number ≥ 0."""
+
+    def strength(t: int) -> float:
+        value = schedule(t)
+        if not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+            raise FedkinError(f"schedule: the strength of round {t} must be finite and not negative, not {value!r}")
+        return value
+
+    return strength
