@@ -23,8 +23,8 @@ class GraphTotalVariation(Coupling):
     component at the end. s = 0 keeps every row.
 
     Solved in the dual by accelerated projected gradient (FISTA with restart) until the duality gap certifies a root
-    mean square error below `tolerance` times the spread of the rows. Distances between rows do not change under rotation, so
-    with fewer clients than parameters the problem is solved in K dimensions whatever B is.
+    mean square error below `tolerance` times the spread of the rows. Distances between rows do not change
+    under rotation, so with fewer clients than parameters the problem is solved in K dimensions whatever B is.
 
     References: Beck and Teboulle 2009 (FISTA); Hallac, Leskovec and Boyd 2015 (network lasso).
     """

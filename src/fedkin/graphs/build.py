@@ -1,0 +1,141 @@
+"""Build a graph from a short description, such as "statistics", "knn:5" or "roads.csv"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fedkin.errors import FedkinError, unknown
+from fedkin.graphs import builders, similarity
+from fedkin.graphs.client_graph import ClientGraph
+
+Disclosed = Callable[[str], np.ndarray]
+Builder = Callable[[Sequence[str], Disclosed, int, str], ClientGraph]
+
+_BUILDERS: dict[str, Builder] = {}
+
+
+def builder(name: str) -> Callable[[Builder], Builder]:
+    """Register a builder f(names, disclosed, seed, option): `option` is what follows the colon, "" without one."""
+
+    def register(function: Builder) -> Builder:
+        _BUILDERS[name] = function
+        return function
+
+    return register
+
+
+def specs() -> tuple[str, ...]:
+    """The registered names."""
+    return tuple(_BUILDERS)
+
+
+def build(spec: str, names: Sequence[str], disclosed: Disclosed, seed: int = 0) -> ClientGraph:
+    """The graph that `spec` describes, over the clients `names`.
+
+    `disclosed(what)` returns what the clients agreed to tell, stacked in the order of `names`, and is only called for
+    what is needed: `statistics` (K, 4, M), `label_counts` (K, C), `sizes` (K,), `coordinates` (K, 2). A path ending in
+    .csv (edge list; clients it does not mention are isolated) or .npz is read and put in the order of `names`.
+
+    >>> build("random", ["a", "b", "c", "d"], disclosed=lambda what: None, seed=1).names
+    ('a', 'b', 'c', 'd')
+    """
+    if spec.endswith(".csv"):
+        return ClientGraph.from_edges(spec, names)
+    if spec.endswith(".npz"):
+        return ClientGraph.load(spec).align(names)
+    name, _, option = spec.partition(":")
+    if name not in _BUILDERS:
+        raise unknown("graph", name, (*_BUILDERS, "FILE.csv", "FILE.npz"))
+    return _BUILDERS[name](names, disclosed, seed, option)
+
+
+@builder("complete")
+def _complete(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
+    return builders.complete(names, _number("complete", option, 1.0))
+
+
+@builder("empty")
+def _empty(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
+    _nothing("empty", option)
+    return builders.empty(names)
+
+
+@builder("equal")
+def _equal(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
+    return builders.equal(names, _number("equal", option, 0.5))
+
+
+@builder("statistics")
+def _statistics(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
+    """statistics[:WEIGHTS[:SCALE]], for example statistics:gaussian or statistics:similarity:mean_degree."""
+    weights, _, scale = option.partition(":")
+    return similarity.from_statistics(disclosed("statistics"), names, weights or "similarity", scale or None)  # type: ignore[arg-type]
+
+
+@builder("gaussian")
+def _gaussian(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
+    _nothing("gaussian", option)
+    return similarity.gaussian(_standardised_means(disclosed), names)
+
+
+@builder("knn")
+def _knn(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
+    return similarity.knn(_standardised_means(disclosed), int(_number("knn", option, 5, whole=True)), names)
+
+
+@builder("labels")
+def _labels(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
+    _nothing("labels", option)
+    return builders.label_overlap(disclosed("label_counts"), names)
+
+
+@builder("shared-labels")
+def _shared_labels(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
+    main = int(_number("shared-labels", option, 5, whole=True))
+    return builders.shared_labels(disclosed("label_counts"), names, main)
+
+
+@builder("sizes")
+def _sizes(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
+    _nothing("sizes", option)
+    return builders.data_sizes(disclosed("sizes"), names)
+
+
+@builder("random")
+def _random(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
+    return builders.random(names, seed, _number("random", option, 0.25))
+
+
+@builder("coordinates")
+def _coordinates(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
+    """coordinates[:K], or coordinates:50km for a radius."""
+    if option.endswith("km"):
+        radius = _number("coordinates", option.removesuffix("km"), 0.0)
+        return similarity.coordinates(disclosed("coordinates"), radius=radius, names=names)
+    k = int(_number("coordinates", option, 5, whole=True))
+    return similarity.coordinates(disclosed("coordinates"), k=k, names=names)
+
+
+def _standardised_means(disclosed: Disclosed) -> np.ndarray:
+    """Every client's mean per feature, each feature scaled to unit variance over clients. Shape (K, M)."""
+    means = np.asarray(disclosed("statistics"), dtype=float)[:, 0]
+    spread = means.std(axis=0)
+    return (means - means.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+
+
+def _number(spec: str, option: str, default: float, whole: bool = False) -> float:
+    try:
+        value = float(option) if option else default
+    except ValueError:
+        value = float("nan")
+    if not np.isfinite(value) or (whole and not float(value).is_integer()):
+        kind = "a whole number" if whole else "a number"
+        raise FedkinError(f"graph {spec}:{option}: {option!r} is not {kind}; for example {spec}:{default:g}")
+    return value
+
+
+def _nothing(spec: str, option: str) -> None:
+    if option:
+        raise FedkinError(f"graph {spec}:{option}: {spec!r} takes no option")

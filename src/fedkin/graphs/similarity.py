@@ -1,0 +1,158 @@
+"""Graphs from what clients are like: data statistics, feature vectors, places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.spatial.distance import cdist
+
+from fedkin.errors import FedkinError, unknown
+from fedkin.graphs.client_graph import ClientGraph
+
+Weights = Literal["similarity", "gaussian", "literal", "literal_raw"]
+Scale = Literal["max", "mean_degree"]
+Names = Sequence[str] | None
+EARTH_KM = 6371.0088
+
+
+def from_statistics(
+    stats: np.ndarray | Sequence[np.ndarray],
+    names: Names = None,
+    weights: Weights = "similarity",
+    scale: Scale | None = None,
+) -> ClientGraph:
+    """FedPnP's graph: from the moments (K, 4, M) of every client (`fedkin.graphs.statistics.moments`).
+
+    d_ij = ¼ Σ_r ‖s_r^i − s_r^j‖ over mean, variance, skewness, kurtosis. `weights`: `similarity` 1 − d/max d;
+    `gaussian` exp(−d²/σ²), σ the median distance of two clients; `literal` d/max d and `literal_raw` d, which follow
+    the paper's text and pull the most different clients together hardest. `scale`: `max` makes the largest weight 1,
+    `mean_degree` makes the average degree K − 1, so that one β means the same on every data set.
+    """
+    if weights not in get_args(Weights):
+        raise unknown("weights of the statistics graph", weights, get_args(Weights))
+    if scale is not None and scale not in get_args(Scale):
+        raise unknown("scale of the statistics graph", scale, get_args(Scale))
+    moments = _stacked(stats, names)
+    distance = np.mean([cdist(moments[:, r], moments[:, r]) for r in range(4)], axis=0)
+    largest = distance.max(initial=0.0) or 1.0
+    if weights == "similarity":
+        adjacency = (1 - distance / largest).clip(0)
+    elif weights == "gaussian":
+        adjacency = np.exp(-((distance / _median(distance)) ** 2))
+    else:
+        adjacency = distance / largest if weights == "literal" else distance
+    np.fill_diagonal(adjacency, 0)
+    return ClientGraph(_scaled(adjacency, scale), names)
+
+
+def gaussian(features: np.ndarray, names: Names = None, sigma: float | None = None) -> ClientGraph:
+    """a_ij = exp(−‖x_i − x_j‖²/σ²) for all pairs, from one vector per client (K, M); σ: the median distance."""
+    features = _features(features, names)
+    distance = cdist(features, features)
+    adjacency = np.exp(-((distance / (sigma or _median(distance))) ** 2))
+    np.fill_diagonal(adjacency, 0)
+    return ClientGraph(adjacency, names)
+
+
+def knn(
+    features: np.ndarray, k: int = 5, names: Names = None, weights: Literal["binary", "gaussian"] = "binary"
+) -> ClientGraph:
+    """Clients are joined when one is among the k nearest of the other, from one vector per client (K, M).
+
+    Weight 1, or exp(−d²/σ²) with σ the median distance of the joined (`gaussian`). No K×K array is formed.
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    features = _features(features, names)
+    if weights not in ("binary", "gaussian"):
+        raise unknown("weights of the kNN graph", weights, ("binary", "gaussian"))
+    if not 1 <= k < len(features):
+        raise FedkinError(f"knn: k must be from 1 to {len(features) - 1} (one less than the clients), not {k}")
+    near = sp.csr_array(NearestNeighbors(n_neighbors=k).fit(features).kneighbors_graph(mode="distance"))
+    return ClientGraph(_joined(near, None if weights == "binary" else _median(near.data)), names)
+
+
+def coordinates(
+    latlon: np.ndarray,
+    k: int | None = None,
+    radius: float | None = None,
+    names: Names = None,
+    sigma: float | None = None,
+    threshold: float = 0.1,
+) -> ClientGraph:
+    """Places on Earth (K, 2), latitude and longitude in degrees: a_ij = exp(−d²/σ²), weights under `threshold` dropped.
+
+    d is the great-circle distance in km, among the `k` nearest or within `radius` km (give one). σ: root mean square of
+    those distances, so that a typical neighbour weighs e⁻¹.
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    places = _features(latlon, names)
+    if places.shape[1:] != (2,) or (abs(places[:, 0]) > 90).any():
+        raise FedkinError("coordinates must be (clients, 2): latitude from −90 to 90 and longitude, in degrees")
+    if (k is None) == (radius is None):
+        raise FedkinError("coordinates: give either k (nearest clients) or radius (km)")
+    if k is not None and not 1 <= k < len(places):
+        raise FedkinError(f"coordinates: k must be from 1 to {len(places) - 1} (one less than the clients), not {k}")
+    search = NearestNeighbors(metric="haversine", algorithm="ball_tree").fit(np.radians(places))
+    if k is not None:
+        near = search.kneighbors_graph(n_neighbors=k, mode="distance")
+    elif radius is not None and radius > 0:
+        near = search.radius_neighbors_graph(radius=radius / EARTH_KM, mode="distance")
+    else:
+        raise FedkinError(f"coordinates: radius must be positive (km), not {radius!r}")
+    near = sp.csr_array(near) * EARTH_KM
+    adjacency = _joined(near, sigma or float(np.sqrt(np.mean(near.data**2))) if near.nnz else 1.0)
+    adjacency.data[adjacency.data < threshold] = 0
+    return ClientGraph(adjacency, names)
+
+
+def _joined(near: sp.csr_array, sigma: float | None) -> sp.csr_array:
+    """Weights from directed neighbour distances; joined when either names the other, also at distance 0."""
+    weight = near.copy()
+    weight.data = np.ones_like(near.data) if sigma is None else np.exp(-((near.data / (sigma or 1.0)) ** 2))
+    return sp.csr_array(weight.maximum(weight.T))
+
+
+def _median(distance: np.ndarray) -> float:
+    """The median off-diagonal (or listed) distance; 1 where it is 0, so that twins get weight 1."""
+    listed = distance if distance.ndim == 1 else distance[np.triu_indices(len(distance), 1)]
+    return float(np.median(listed)) or 1.0 if len(listed) else 1.0
+
+
+def _scaled(adjacency: np.ndarray, scale: Scale | None) -> np.ndarray:
+    clients = len(adjacency)
+    if scale is None or not adjacency.any():
+        return adjacency
+    return adjacency / adjacency.max() if scale == "max" else adjacency * (clients - 1) * clients / adjacency.sum()
+
+
+def _name(names: Names, k: int) -> str:
+    return f"client-{k}" if names is None else names[k]
+
+
+def _stacked(stats: np.ndarray | Sequence[np.ndarray], names: Names) -> np.ndarray:
+    """(K, 4, M), refused with the client's name where one client's statistics do not fit."""
+    parts = [np.asarray(part, dtype=float) for part in stats]
+    for k, part in enumerate(parts):
+        if part.ndim != 2 or part.shape[0] != 4 or part.shape != parts[0].shape:
+            raise FedkinError(
+                f"client {_name(names, k)!r}: its statistics have shape {part.shape}, expected (4, features) "
+                f"{parts[0].shape} as for {_name(names, 0)!r}; all clients must have the same features"
+            )
+        if not np.isfinite(part).all():
+            raise FedkinError(f"client {_name(names, k)!r}: its statistics are not finite; look for NaN in its data")
+    return np.stack(parts)
+
+
+def _features(features: np.ndarray, names: Names) -> np.ndarray:
+    features = np.asarray(features, dtype=float)
+    if features.ndim != 2:
+        raise FedkinError(f"features must be one vector per client (K, M), not of shape {features.shape}")
+    bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
+    if len(bad):
+        raise FedkinError(f"client {_name(names, int(bad[0]))!r}: its features are not finite")
+    return features

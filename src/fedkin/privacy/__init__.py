@@ -1,0 +1,1 @@
+"""Privacy: noise with a stated guarantee."""
