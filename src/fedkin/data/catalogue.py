@@ -16,6 +16,7 @@ from typing import Any
 from fedkin.data import store
 from fedkin.data.federate import Recipe
 from fedkin.data.source import Arrays, Source, offline_folder
+from fedkin.data.tabular import from_csv
 from fedkin.errors import FedkinError, unknown
 from fedkin.federation import Federation
 
@@ -39,6 +40,7 @@ class DataSet:
     build: Build
     sources: tuple[Source, ...] = ()
     clients: str | None = None
+    test_fraction: float = 0.25
 
     @property
     def options(self) -> dict[str, Any]:
@@ -192,7 +194,7 @@ def load(
     clients: int | None = None,
     partition: str | None = None,
     seed: int = 0,
-    test_fraction: float = 0.25,
+    test_fraction: float | None = None,
     validation_fraction: float = 0.0,
     directory: str | os.PathLike[str] | None = None,
     downsample: str | None = None,
@@ -204,15 +206,25 @@ def load(
     `clients` and `partition` say who holds what: "natural" (one client per subject, user, sensor or role, the default
     where the set has such; `clients` then draws that many of them), or a partition of the pooled samples such as
     "dirichlet:0.3" (the default elsewhere), see `fedkin.data.partition`. Each client's samples are split into train,
-    validation and test; series and texts are split in time instead. `directory` names a folder with the files (default
-    `$FEDKIN_DATA`); without one they come from the cache or upstream. `downsample` is FedU's reduction of some clients:
-    "tables", "curves" or "share of clients:kept share of training samples"; with `official` test sets shrink too.
+    validation and test at random (test 25 % unless told otherwise); series and texts (20 %) are split in time.
+    `directory` names a folder with the files (default `$FEDKIN_DATA`); without one they come from the cache or upstream.
+    `downsample` is FedU's reduction of some clients: "tables" (half of them keep the last 20 % of their training samples),
+    "curves" (90 %, 5 %) or "share of clients:share kept"; with `official` their test sets shrink too.
     `options` are the set's own: see `fedkin.data.info(name)["options"]`.
 
     >>> load("digits", clients=20, partition="dirichlet:0.3", seed=0)
     Federation(20 clients, classification with 10 classes, inputs (64,), 1350 train / 0 validation / 447 test samples)
     """
+    if name == "csv":  # so that a table's `federation.source` builds it again, as that of any other set
+        if (clients, partition, directory, downsample, official) != (None, None, None, None, False):
+            raise FedkinError("a table names its clients itself; drop clients, partition, directory and downsample")
+        fractions = {
+            "test_fraction": 0.25 if test_fraction is None else test_fraction,
+            "validation_fraction": validation_fraction,
+        }
+        return from_csv(seed=seed, **fractions, **options)
     data = get(name)
+    test_fraction = data.test_fraction if test_fraction is None else test_fraction
     for option in options:
         if option not in data.options:
             raise unknown(f"option of data set {name!r}", option, data.options or ["(none)"])

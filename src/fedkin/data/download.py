@@ -19,6 +19,7 @@ def fetch(file: File, dataset: str, folder: Path) -> Path:
     """Have `file` in `folder`, from `$FEDKIN_MIRROR/<set>/<file>` if set, else (or if that fails) from upstream."""
     import pooch
 
+    pooch.get_logger().setLevel("WARNING")  # progress is shown here, not by pooch's log
     folder.mkdir(parents=True, exist_ok=True)
     mirror = os.environ.get("FEDKIN_MIRROR")
     urls = [f"{mirror.rstrip('/')}/{dataset}/{file.name}"] if mirror else []
@@ -26,7 +27,7 @@ def fetch(file: File, dataset: str, folder: Path) -> Path:
     failures = []
     for url in urls:
         try:
-            path = pooch.retrieve(url, file.hash, fname=file.name, path=folder, downloader=Resuming(file))
+            path = pooch.retrieve(url, file.hash, fname=file.name, path=folder, downloader=Resuming(file, folder))
             return Path(path)
         except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as problem:
             failures.append(f"{url} ({getattr(problem, 'reason', problem)})")
@@ -44,12 +45,12 @@ class Resuming:
     Only a file with a known hash is resumed: without one, two versions could be joined unnoticed.
     """
 
-    def __init__(self, file: File) -> None:
-        self.name = file.name
+    def __init__(self, file: File, folder: Path) -> None:
+        self.name, self.part = file.name, folder / f"{file.name}.part"
         self.resumable = file.hash is not None
 
     def __call__(self, url: str, output_file: str, pooch: Any, check_only: bool = False) -> None:
-        part = Path(pooch.path) / f"{self.name}.part"
+        part = self.part
         have = part.stat().st_size if self.resumable and part.exists() else 0
         request = urllib.request.Request(url, headers={"User-Agent": "fedkin", "Accept-Encoding": "identity"})
         if have:

@@ -159,11 +159,13 @@ def pooled(
     inputs = {"train": scale(raw)}
     del raw
     inputs |= {part: scale(x[order[part]]) for part in PARTS[1:]}
-    splits = {part: Split(inputs[part], y[order[part]].astype(np.int64), offsets[part]) for part in PARTS}
+    train, validation, test = (Split(inputs[p], y[order[p]].astype(np.int64), offsets[p]) for p in PARTS)
     return Federation(
         names=tuple(groups),
         task=Task("classification", tuple(inputs["train"].shape[1:]), classes=tuple(classes)),
-        **splits,
+        train=train,
+        validation=validation,
+        test=test,
         graph=graph,
         truth=truth,
         notes=tuple(notes),

@@ -255,9 +255,9 @@ def fedu(
     """FedU's uneven sizes: client k holds labels k, k+1, …, k+count−1 (mod C).
 
     First 10 rows of each of its labels, then share·u + v more, where share is a lognormal(0, 2) portion of the class
-    (normalised over K × count draws), u uniform on 1…times, v on low…high; doubled for at most 20 clients. Rows run out
-    as in the authors' code: a client whose extra rows no longer fit keeps its first ones only.
-    MNIST: `fedu:2` with 100 clients; CIFAR-10: `fedu:3:300:600:1` with 20.
+    (normalised over K × count draws; each block of K/10 clients shares a draw), u uniform on 1…times, v on low…high;
+    doubled for at most 20 clients. As in the authors' code, a client whose extra rows no longer fit keeps its first
+    ones only. MNIST: `fedu:2` with 100 clients; CIFAR-10: `fedu:3:300:600:1` with 20.
     """
     values = np.unique(labels)
     if not 1 <= count <= len(values):
@@ -267,8 +267,9 @@ def fedu(
     parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
     pairs = [(client, j, (client + j) % len(values)) for client in range(clients) for j in range(count)]
     portions = rng.lognormal(0.0, 2.0, (len(values), clients, count))
-    portions *= (sizes / portions.sum(axis=(1, 2)))[:, None, None]
-    extra = portions.astype(np.int64) * rng.integers(1, times + 1, portions.shape)
+    portions *= (np.maximum(sizes - clients, 0) / portions.sum(axis=(1, 2)))[:, None, None]
+    block = np.arange(clients) // max(1, clients // 10)
+    extra = portions.astype(np.int64)[:, block] * rng.integers(1, times + 1, portions.shape)
     extra = (extra + rng.integers(low, high + 1, portions.shape)) * (2 if clients <= 20 else 1)
     holders = np.bincount([code for *_, code in pairs], minlength=len(values))
     for client, _, code in pairs:
@@ -277,7 +278,7 @@ def fedu(
         stock[code] = stock[code][first:]
     for client, j, code in pairs:
         more = int(extra[code, client, j])
-        if more <= len(stock[code]):
+        if more < len(stock[code]):
             parts[client].append(stock[code][:more])
             stock[code] = stock[code][more:]
     return [np.concatenate(rows) for rows in parts]

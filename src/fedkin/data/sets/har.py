@@ -83,8 +83,21 @@ def as_stored(train: np.ndarray) -> Scale:
             "upstream",
             (
                 File(
+                    "human+activity+recognition+using+smartphones.zip",
+                    "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip",
+                    "sha256:c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
+                ),
+            ),
+            read_upstream,
+            ("har",),
+        ),
+        Source(
+            "inner",
+            (
+                File(
                     "UCI HAR Dataset.zip",
                     "https://archive.ics.uci.edu/ml/machine-learning-databases/00240/UCI%20HAR%20Dataset.zip",
+                    "sha256:2045e435c955214b38145fb5fa00776c72814f01b203fec405152dac7d5bfeb0",
                 ),
             ),
             read_upstream,

@@ -1,0 +1,93 @@
+"""Vehicle Sensor: does an assault amphibious vehicle or a dragon wagon pass? A client is a sensor node beside the road."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedkin.data.archive import open_archive
+from fedkin.data.catalogue import dataset
+from fedkin.data.federate import Recipe, pooled
+from fedkin.data.sets.har import as_stored
+from fedkin.data.source import Arrays, File, Source, check
+from fedkin.errors import FedkinError
+from fedkin.federation import Federation
+
+MEMBER = re.compile(r"(?:^|/)([^/]*(?:aav|dw)[^/]*)/s(\d+)/([^/]*feat[^/]*)$", re.IGNORECASE)
+
+
+def read_mat(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
+    """MOCHA's layout: cells X and Y, one per sensor: X{k} (n_k, 100) or (n_k, 101) with a constant last, Y{k} ±1."""
+    from scipy.io import loadmat
+
+    path = next(iter(files.values()))
+    try:
+        content: dict[str, Any] = loadmat(path, variable_names=("X", "Y"))
+        cells = list(zip(content["X"].ravel(), content["Y"].ravel()))
+    except (KeyError, ValueError, TypeError, OSError, NotImplementedError) as problem:
+        raise FedkinError(f"{path}: truncated or damaged MATLAB file ({problem}); get it again") from problem
+    for k, (x, y) in enumerate(cells):
+        check(x.ndim == 2 and x.shape[1] >= 100 and len(x) == y.size, f"{path}: cell {k + 1} has shape {x.shape}")
+    sizes = [len(x) for x, _ in cells]
+    return {
+        "x": np.concatenate([x[:, :100] for x, _ in cells]).astype(np.float32),
+        "y": (np.concatenate([y.ravel() for _, y in cells]) > 0).astype(np.uint8),
+        "sensor": np.repeat(np.arange(1, len(cells) + 1), sizes).astype(np.int16),
+    }
+
+
+def read_events(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
+    """Duarte and Hu's event archive: `<run>/s<sensor>/` holds an acoustic and a seismic feature table (first 50 columns).
+
+    The run's folder name says which vehicle drove: "aav…" (label 1) or "dw…" (label 0).
+    """
+    import pandas as pd
+
+    tables: dict[tuple[str, int], dict[str, np.ndarray]] = defaultdict(dict)
+    with open_archive(next(iter(files.values()))) as archive:
+        for name in archive.names:
+            match = MEMBER.search(name)
+            if match is None or "__MACOSX" in name:
+                continue
+            table = pd.read_csv(io.BytesIO(archive.read(name)), sep=r"\s+", header=None).to_numpy(np.float32)
+            check(table.shape[1] >= 50, f"{name}: {table.shape[1]} columns, at least 50 expected")
+            tables[match[1], int(match[2])][match[3]] = table[:, :50]
+        check(bool(tables), f"{archive.path} holds no feature files <run>/s<sensor>/*feat*")
+    x, y, sensor = [], [], []
+    for (run, number), pair in sorted(tables.items(), key=lambda item: (item[0][1], item[0][0])):
+        check(len(pair) == 2, f"run {run}, sensor {number}: {len(pair)} feature files, acoustic and seismic expected")
+        acoustic, seismic = (pair[name] for name in sorted(pair))
+        check(len(acoustic) == len(seismic), f"run {run}, sensor {number}: feature files of different length")
+        x.append(np.concatenate([acoustic, seismic], axis=1))
+        y.append(np.full(len(acoustic), "aav" in run.lower(), dtype=np.uint8))
+        sensor.append(np.full(len(acoustic), number, dtype=np.int16))
+    return {"x": np.concatenate(x), "y": np.concatenate(y), "sensor": np.concatenate(sensor)}
+
+
+@dataset(
+    name="vehicle",
+    description="two kinds of vehicle from acoustic and seismic features",
+    size="23 sensors, 50 acoustic + 50 seismic features, 2 classes",
+    clients="sensors",
+    licence="none stated; for research",
+    citation="M. Duarte, Y. H. Hu, Vehicle Classification in Distributed Sensor Networks, JPDC 64(7), 2004",
+    sources=(
+        Source(
+            "upstream",
+            (File("event.zip", "http://www.ecs.umass.edu/~mduarte/images/event.zip"),),
+            read_events,
+            ("vehicle",),
+        ),
+        Source("mat", (File("vehicle.mat"),), read_mat, ("vehicle",)),
+    ),
+)
+def vehicle(arrays: Arrays, recipe: Recipe, samples: int | None = None) -> Federation:
+    """One client per sensor, inputs (100,), labels DW (0) and AAV (1)."""
+    owner = np.array([f"sensor-{number:02d}" for number in arrays["sensor"]])
+    return pooled(recipe, arrays["x"], arrays["y"], ("DW", "AAV"), owner, fit=as_stored, samples=samples)
