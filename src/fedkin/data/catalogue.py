@@ -207,9 +207,9 @@ def load(
     where the set has such; `clients` then draws that many of them), or a partition of the pooled samples such as
     "dirichlet:0.3" (the default elsewhere), see `fedkin.data.partition`. Each client's samples are split into train,
     validation and test at random (test 25 % unless told otherwise); series and texts (20 %) are split in time.
-    `directory` names a folder with the files (default `$FEDKIN_DATA`); without one they come from the cache or upstream.
-    `downsample` is FedU's reduction of some clients: "tables" (half of them keep the last 20 % of their training samples),
-    "curves" (90 %, 5 %) or "share of clients:share kept"; with `official` their test sets shrink too.
+    `directory` names a folder with the files (default `$FEDKIN_DATA`); without one the cache is used, then upstream.
+    `downsample` is FedU's reduction of some clients: "tables" (half of them keep the last 20 % of their training
+    samples), "curves" (90 %, 5 %) or "share of clients:share kept"; with `official` their test sets shrink too.
     `options` are the set's own: see `fedkin.data.info(name)["options"]`.
 
     >>> load("digits", clients=20, partition="dirichlet:0.3", seed=0)
@@ -218,11 +218,8 @@ def load(
     if name == "csv":  # so that a table's `federation.source` builds it again, as that of any other set
         if (clients, partition, directory, downsample, official) != (None, None, None, None, False):
             raise FedkinError("a table names its clients itself; drop clients, partition, directory and downsample")
-        fractions = {
-            "test_fraction": 0.25 if test_fraction is None else test_fraction,
-            "validation_fraction": validation_fraction,
-        }
-        return from_csv(seed=seed, **fractions, **options)
+        options |= {} if test_fraction is None else {"test_fraction": test_fraction}
+        return from_csv(seed=seed, validation_fraction=validation_fraction, **options)
     data = get(name)
     test_fraction = data.test_fraction if test_fraction is None else test_fraction
     for option in options:

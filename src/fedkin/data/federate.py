@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedkin.data import partition as partitions
+from fedkin.data.topology import true_groups
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation, Split, Task, _split_indices
 from fedkin.streams import Streams
-
-if TYPE_CHECKING:
-    from fedkin.graphs import ClientGraph
 
 Scale = Callable[[np.ndarray], np.ndarray]
 Fit = Callable[[np.ndarray], Scale]
@@ -143,7 +141,7 @@ def pooled(
         parts = partitions.split(spec, y[rows], count, recipe.streams.generator("partition", spec))
         groups = dict(zip(names, parts))
         if spec.split(":")[0] == "topology":
-            truth, graph = _topology(spec, names)
+            truth, graph = true_groups(spec.partition(":")[2] or "1", names)
     split = []
     for name, own in groups.items():
         if len(own) == 0:
@@ -170,15 +168,3 @@ def pooled(
         truth=truth,
         notes=tuple(notes),
     )
-
-
-def _topology(spec: str, names: Sequence[str]) -> tuple[dict[str, np.ndarray], ClientGraph]:
-    """The true group of each client, and the graph that joins clients whose groups share a label."""
-    from fedkin.graphs import ClientGraph
-
-    sets = [set(group) for group in partitions.groups_of(spec.partition(":")[2] or "1")]
-    group = partitions.group_of_client(len(names), len(sets))
-    joined = np.array([[float(bool(a & b)) for b in sets] for a in sets])
-    adjacency = joined[np.ix_(group, group)]
-    np.fill_diagonal(adjacency, 0.0)
-    return {"cluster": group}, ClientGraph(adjacency, names=names)

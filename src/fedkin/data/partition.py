@@ -17,15 +17,11 @@ from typing import get_type_hints
 
 import numpy as np
 
+from fedkin.data.topology import group_of_client, groups_of
 from fedkin.errors import FedkinError, unknown
 
 Partitioner = Callable[..., list[np.ndarray]]
 PARTITIONERS: dict[str, Partitioner] = {}
-TOPOLOGIES: dict[str, tuple[tuple[int, ...], ...]] = {
-    "1": ((0, 1, 2), (2, 3, 4), (4, 5, 6)),
-    "2": ((0, 1, 2), (2, 3, 4), (4, 5, 6), (6, 7, 0)),
-    "3": ((0, 1, 2), (2, 3, 4), (4, 5, 6), (6, 7, 8), (8, 9, 0, 4)),
-}
 
 
 def partitioner(name: str) -> Callable[[Partitioner], Partitioner]:
@@ -282,29 +278,6 @@ def fedu(
             parts[client].append(stock[code][:more])
             stock[code] = stock[code][more:]
     return [np.concatenate(rows) for rows in parts]
-
-
-def groups_of(topology: str | Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Label sets of a FedCedar topology: "1" (path), "2" (cycle), "3" (cycle with chord), or the user's own lists.
-
-    >>> groups_of("0,1|1,2")
-    ((0, 1), (1, 2))
-    """
-    if not isinstance(topology, str):
-        return tuple(tuple(int(label) for label in group) for group in topology)
-    if topology in TOPOLOGIES:
-        return TOPOLOGIES[topology]
-    try:
-        return tuple(tuple(int(label) for label in group.split(",")) for group in topology.split("|"))
-    except ValueError:
-        raise FedkinError(f"topology {topology!r} must be 1, 2, 3 or label lists such as 0,1,2|2,3,4") from None
-
-
-def group_of_client(clients: int, groups: int) -> np.ndarray:
-    """The group of each client: equal contiguous blocks, shape (K,)."""
-    if clients < groups:
-        raise FedkinError(f"topology: {clients} clients for {groups} groups; use at least {groups} clients")
-    return np.arange(clients) * groups // clients
 
 
 @partitioner("topology")

@@ -26,8 +26,8 @@ def parse_tiny(text: str) -> Roles:
 def parse_complete(text: str) -> Roles:
     """Works headed `@@@ play name`; a role's name stands alone on a line before its words.
 
-    Works mark it differently (`HAMLET.`, `Ham.`, `OBERON`). A line is taken for a name if it looks like one and twice or
-    more in the play stands between an empty line and words; then it is one wherever it stands alone.
+    Works mark it differently (`HAMLET.`, `Ham.`, `OBERON`). A line is taken for a name if it looks like one and stands
+    between an empty line and words at least twice in the play; then it is one wherever it stands alone.
     """
     roles: Roles = defaultdict(list)
     for work in re.split(r"^@@@ ", text, flags=re.MULTILINE)[1:]:

@@ -138,7 +138,7 @@ def from_table(
         rng = streams.generator("split", str(name))
         codes = None if labels is None else labels[own]
         index = _split_indices(len(own), codes, test_fraction, validation_fraction, rng)
-        rows[str(name)] = {part: own[index[part]] for part in index}
+        rows[str(name)] = {part: np.asarray(own)[index[part]] for part in index}
     inputs = frame.drop(columns=[client, target, *drop])
     training = np.sort(np.concatenate([own["train"] for own in rows.values()]))
     columns, notes = _fit(inputs, training, missing, standardise, max_categories)

@@ -62,7 +62,7 @@ def read_upstream(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
 
 
 def read_bundle(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
-    """The archive of PyTorch Geometric Temporal: node_values.npy (steps, 207, 2), adj_mat.npy (207, 207), raw speeds."""
+    """The archive of PyTorch Geometric Temporal: node_values.npy (steps, 207, 2), adj_mat.npy (207, 207)."""
     with open_archive(next(iter(files.values()))) as archive:
 
         def array(name: str) -> np.ndarray:
@@ -85,7 +85,7 @@ def read_week(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
 
 
 def windows(series: np.ndarray, length: int, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of `length` past and `horizon` coming values of series (T, K): views (n, K, length), (n, K, horizon)."""
+    """All `length` past and `horizon` coming values of a series (T, K), as views (n, K, length) and (n, K, horizon)."""
     view = np.lib.stride_tricks.sliding_window_view(series, length + horizon, axis=0)
     return view[..., :length], view[..., length:]
 
@@ -126,8 +126,8 @@ def metr_la(
 ) -> Federation:
     """One client per sensor: `length` past speeds → `horizon` coming ones, split 70/10/20 in time.
 
-    Speeds are z-scored by mean and deviation of all training inputs (`truth["mean"]`, `truth["std"]`). A speed of 0 is a
-    missing value; it stays as (0 − mean)/std, for metrics to mask; missing="drop" leaves out windows that hold one.
+    Speeds are z-scored by mean and deviation of all training inputs (`truth["mean"]`, `truth["std"]`). A speed of 0 is
+    a missing value; it stays as −mean/std, for metrics to mask; missing="drop" leaves out windows that hold one.
     `stride` keeps every so many windows. Coordinates are in `truth["coordinates"]`, the graph is the road graph made
     symmetric by the larger weight of the two directions.
     """
@@ -156,7 +156,8 @@ def metr_la(
         if missing == "drop":
             keep = (x != 0).all(axis=2) & (y != 0).all(axis=2)
         offsets = np.cumsum([0, *keep.sum(axis=1)]).astype(np.int64)
-        splits.append(Split(*(((v[keep] - mean) / std).astype(np.float32) for v in (x, y)), offsets))
+        x, y = (((v[keep] - mean) / std).astype(np.float32) for v in (x, y))
+        splits.append(Split(x, y, offsets))
     weights = np.maximum(arrays["adjacency"], arrays["adjacency"].T)[np.ix_(own, own)].astype(np.float64)
     np.fill_diagonal(weights, 0.0)
     truth = {"mean": np.array([mean]), "std": np.array([std])}
@@ -165,7 +166,9 @@ def metr_la(
     return Federation(
         tuple(chosen),
         Task("regression", (length,), output_shape=(horizon,)),
-        *splits,
+        train=splits[0],
+        validation=splits[1],
+        test=splits[2],
         graph=ClientGraph(weights, names=list(chosen)),
         truth=truth,
     )

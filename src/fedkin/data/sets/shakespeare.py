@@ -129,7 +129,7 @@ FACTS = {
     **FACTS,
 )
 def shakespeare(arrays: Arrays, recipe: Recipe, length: int = 80, stride: int = 20, minimum: int = 2000) -> Federation:
-    """Inputs (80,) codes of the 100 printable characters, target the next one; the last 20 % of a role's lines are tests.
+    """Inputs (80,) codes of the 100 printable characters, target the next one; a role's last 20 % of lines are its test.
 
     Roles with at least `minimum` characters. LEAF takes every window: `stride=1` (20 times the samples).
     """

@@ -1,4 +1,4 @@
-"""Vehicle Sensor: does an assault amphibious vehicle or a dragon wagon pass? A client is a sensor node beside the road."""
+"""Vehicle Sensor: does an assault amphibious vehicle or a dragon wagon pass? A client is a sensor beside the road."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read_mat(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
 
 
 def read_events(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
-    """Duarte and Hu's event archive: `<run>/s<sensor>/` holds an acoustic and a seismic feature table (first 50 columns).
+    """Duarte and Hu's event archive: `<run>/s<sensor>/` holds an acoustic and a seismic table (first 50 columns used).
 
     The run's folder name says which vehicle drove: "aav…" (label 1) or "dw…" (label 0).
     """
