@@ -25,7 +25,21 @@ _PUBLIC = {
     "graphs": "fedkin.graphs",
     "models": "fedkin.models",
 }
-__all__ = ["__version__", *_PUBLIC]
+__all__ = [
+    "ClientGraph",
+    "Federation",
+    "FedkinError",
+    "Result",
+    "__version__",
+    "algorithms",
+    "couplings",
+    "data",
+    "graphs",
+    "load",
+    "models",
+    "resume",
+    "train",
+]
 
 if TYPE_CHECKING:
     from fedkin import algorithms, couplings, data, graphs, models

@@ -33,6 +33,8 @@ class Task:
     input_shape: tuple[int, ...]
     classes: tuple[Any, ...] = ()
     output_shape: tuple[int, ...] = ()
+    tokens: bool = False
+    """Inputs are integer tokens (text) and stay integers; otherwise they are turned into floats."""
 
     @property
     def outputs(self) -> int:
@@ -155,6 +157,7 @@ class Federation:
         test_fraction: float = 0.25,
         validation_fraction: float = 0.0,
         classes: Sequence[Hashable] | None = None,
+        tokens: bool = False,
         seed: int = 0,
         graph: ClientGraph | None = None,
         truth: Mapping[str, np.ndarray] | None = None,
@@ -168,6 +171,7 @@ class Federation:
         `{"train": (X, y), "test": (X, y), "validation": (X, y)}` (the last is optional).
         `task` is guessed when not given: integer, boolean and text targets are classes, floats are numbers.
         `classes` fixes the classes and their order; without it they are all labels seen, sorted.
+        `tokens=True` says that X holds integer tokens (text), to be kept as integers.
         """
         if not isinstance(clients, Mapping) or not clients:
             raise FedkinError("from_arrays needs a mapping {client name: (X, y)} with at least one client")
@@ -183,6 +187,7 @@ class Federation:
         if kind not in ("classification", "regression"):
             raise unknown("task", kind, ["classification", "regression"])
         encode, spec = _targets(kind, names, given, shape, classes)
+        spec = replace(spec, tokens=tokens)
         streams = Streams(seed)
         parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"train": [], "validation": [], "test": []}
         for name, data in zip(names, given):
@@ -342,9 +347,7 @@ def _read(name: str, value: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return data
 
 
-def _common_shape(
-    names: tuple[str, ...], given: list[dict[str, tuple[np.ndarray, np.ndarray]]]
-) -> tuple[int, ...]:
+def _common_shape(names: tuple[str, ...], given: list[dict[str, tuple[np.ndarray, np.ndarray]]]) -> tuple[int, ...]:
     first = next(iter(given[0].values()))[0].shape[1:]
     for name, data in zip(names, given):
         for x, _ in data.values():

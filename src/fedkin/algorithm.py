@@ -1,0 +1,251 @@
+"""Algorithm: what every method is, in three moves — local training, coupling, distribution.
+
+A method is a frozen set of hyper-parameters with two functions, `start` and `round`, on an explicit `State`. Most methods
+only say how rows are coupled (`couple`) and, if need be, what local training adds to the loss (`local`). One file per
+method lives in `fedkin/algorithms/`, named as on the command line; no other file needs editing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import ConfigDict, ValidationError
+from torch import Tensor
+
+from fedkin.couplings import Coupling
+from fedkin.engines.clients import Clients, Replies
+from fedkin.errors import FedkinError, unknown
+from fedkin.federation import Task
+from fedkin.graphs import ClientGraph
+from fedkin.local.sgd import Sgd
+from fedkin.models import ModelSpec
+from fedkin.streams import Streams, client_keys
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the server side knows of a run: never data."""
+
+    names: tuple[str, ...]
+    sizes: np.ndarray
+    """Training samples per client, (K,)."""
+    task: Task
+    spec: ModelSpec
+    streams: Streams
+    graph: ClientGraph | None = None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def everyone(self) -> np.ndarray:
+        return np.arange(len(self))
+
+    def shared_columns(self, private: tuple[str, ...]) -> Tensor:
+        """The columns that travel when the tensors `private` stay with the client, as a boolean (B,) mask."""
+        return ~self.spec.layout.mask(private)
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything the server side carries from round to round: named arrays and small JSON values.
+
+    Saving, resuming and moving to another engine are therefore the same operation.
+    """
+
+    round: int
+    arrays: Mapping[str, Tensor]
+    values: Mapping[str, Any] = field(default_factory=dict)
+    log: Mapping[str, Any] = field(default_factory=dict)
+    """What the last round has to say about itself (goes into the history)."""
+
+    @property
+    def rows(self) -> Tensor:
+        """Each client's row on the server, (K, B)."""
+        return self.arrays["rows"]
+
+    def with_arrays(self, **arrays: Tensor) -> State:
+        return replace(self, arrays={**self.arrays, **arrays})
+
+    def with_values(self, **values: Any) -> State:
+        return replace(self, values={**self.values, **values})
+
+    def with_log(self, **entries: Any) -> State:
+        return replace(self, log={**self.log, **entries})
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """One question of local training: the task, and what it takes besides rows and the settings of `Sgd`."""
+
+    task: str = "train"
+    per_client: Mapping[str, Tensor] = field(default_factory=dict)
+    shared: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Algorithm(Sgd):
+    """A method: validated hyper-parameters (those of local SGD and its own), and what a round does.
+
+    Subclasses set `name` and define `couple`; the rest has defaults that fit methods which exchange rows.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    name: ClassVar[str] = ""
+    """As on the command line; also the name of the file."""
+    title: ClassVar[str] = ""
+    deploys: ClassVar[Literal["received", "trained", "validated"]] = "received"
+    """What a client would put to use: the model it received, the model after local training, or whichever has the
+    smaller loss on its validation samples (after local training where it has none). Never chosen on test samples."""
+    graph_spec: ClassVar[str | None] = None
+    """The graph built when the user gives none (see fedkin.graphs.build); None: the method uses no graph."""
+
+    registry: ClassVar[dict[str, type[Algorithm]]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        if cls.name:
+            Algorithm.registry[cls.name] = cls
+
+    def __init__(self, **parameters: Any) -> None:
+        for key in parameters:
+            if key not in type(self).model_fields:
+                raise unknown(f"parameter of {self.name or type(self).__name__}", key, list(type(self).model_fields))
+        try:
+            super().__init__(**parameters)
+        except ValidationError as problem:
+            raise FedkinError(first_fault(self.name or type(self).__name__, problem)) from problem
+
+    # --- the three moves --------------------------------------------------------------------------------------------
+
+    def check(self, setting: Setting) -> None:
+        """Refuse a setting the method cannot work in, before any training."""
+
+    def start(self, setting: Setting) -> State:
+        """The state before the first round: every client has the common initial weights."""
+        row = setting.spec.initial_row(setting.streams)
+        return State(0, {"rows": row.expand(len(setting), -1)})
+
+    def cohort(self, round: int, size: int, setting: Setting) -> np.ndarray:
+        """Who takes part in round t = 1, 2, …: `size` clients, uniformly (each client draws a number, the lowest go)."""
+        if size >= len(setting):
+            return setting.everyone
+        draws = setting.streams.words("cohort", round, client_keys(setting.names))
+        return np.sort(np.argsort(draws, kind="stable")[:size])
+
+    def private(self, setting: Setting) -> tuple[str, ...]:
+        """The names of the model's tensors that never leave a client; they live with it, not on the server."""
+        return ()
+
+    def received(self, state: State, setting: Setting) -> Tensor:
+        """Distribution: the row each client starts the next round from, (K, B)."""
+        return state.rows
+
+    def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
+        """Local training: the task and what it adds to plain SGD."""
+        return LocalWork()
+
+    def couple(self, state: State, replies: Replies, setting: Setting) -> State:
+        """Coupling: the new state from the trained rows of those who answered (`replies.ids`)."""
+        raise NotImplementedError(f"{type(self).__name__} must define couple()")
+
+    def round(self, state: State, clients: Clients, cohort: np.ndarray, setting: Setting) -> State:
+        """One round: the cohort trains, the server couples."""
+        replies = self.train(state, clients, cohort, setting)
+        state = replace(state, log={"train_loss": float(replies["loss"].double().mean()) if len(replies) else None})
+        if replies.failed:
+            state = state.with_log(failed=dict(replies.failed))
+        if len(replies):
+            state = self.couple(state, replies, setting)
+        return replace(state, round=state.round + 1)
+
+    # --- shared by all methods that exchange rows ---------------------------------------------------------------------
+
+    def train(
+        self,
+        state: State,
+        clients: Clients,
+        ids: np.ndarray,
+        setting: Setting,
+        bill: bool = True,
+        **options: Any,
+    ) -> Replies:
+        """Have clients train from the rows they receive. `options`: commit, evaluate, disclose (see local/tasks.py)."""
+        work = self.local(state, ids, setting)
+        private = self.private(setting)
+        rows = self.received(state, setting)[torch.from_numpy(ids)]
+        per_client = {**work.per_client, "rows": rows[:, setting.shared_columns(private)] if private else rows}
+        sgd = self.model_dump(include=set(Sgd.model_fields))
+        shared = {"sgd": sgd, "round": state.round + 1, "private": private, **work.shared, **options}
+        return clients.ask(work.task, ids, per_client, shared, bill=bill)
+
+    def evaluate(
+        self, state: State, clients: Clients, setting: Setting, post: bool, parts: list[str], disclose: bool = False
+    ) -> Replies:
+        """Evaluate every client: *pre*, the model just received, or *post*, after local training from it."""
+        ids = setting.everyone
+        if post:
+            options: dict[str, Any] = {"commit": False, "evaluate": parts, "disclose": disclose}
+            return self.train(state, clients, ids, setting, bill=False, **options)
+        private = self.private(setting)
+        rows = self.received(state, setting)
+        per_client = {"rows": rows[:, setting.shared_columns(private)] if private else rows}
+        shared = {"parts": parts, "private": private, "disclose": disclose}
+        return clients.ask("evaluate", ids, per_client, shared, bill=False)
+
+
+def first_fault(owner: str, problem: ValidationError) -> str:
+    """The first fault of a pydantic error in one line: the parameter, its value, and what is allowed."""
+    fault = problem.errors()[0]
+    name = ".".join(str(part) for part in fault["loc"]) or "parameters"
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    return f"{owner}: {name} = {fault.get('input')!r} is not allowed: {message[0].lower()}{message[1:]}"
+
+
+def mix(
+    state: State, replies: Replies, coupling: Coupling, columns: Tensor | None = None, trained: Tensor | None = None
+) -> State:
+    """Put the trained rows in place, couple them, and let the influence matrix follow.
+
+    `columns`, a boolean (B,) mask, says which columns are coupled (default: all); the others keep their trained values.
+    `trained` (K, B) replaces the placed rows where a method prepares them itself.
+    The influence matrix obeys I ← M (I + diag(‖Δ_j‖)): what clients did this round joins what came before, and both are
+    mixed by the coupling, so that entry (i, j) sums how far client j's updates moved client i's row.
+    """
+    trained = place(state.rows, replies, columns) if trained is None else trained
+    if columns is None:
+        rows = coupling.apply(trained)
+    else:
+        rows = trained.clone()
+        rows[:, columns] = coupling.apply(trained[:, columns].contiguous())
+    return follow_influence(state.with_arrays(rows=rows), replies, coupling)
+
+
+def follow_influence(state: State, replies: Replies, coupling: Coupling) -> State:
+    """I ← M (I + diag(‖Δ_j‖)), where influence is tracked."""
+    if "influence" not in state.arrays:
+        return state
+    influence = state.arrays["influence"].clone()
+    influence[replies.ids, replies.ids] += replies["moved"].to(influence.dtype)
+    return state.with_arrays(influence=coupling.apply(influence))
+
+
+def place(rows: Tensor, replies: Replies, columns: Tensor | None = None) -> Tensor:
+    """The rows of all clients, (K, B), with those who answered at their trained values.
+
+    `columns` (B,) are the columns that travelled, where some are private.
+    """
+    answer = replies["rows"].to(rows.dtype)
+    if answer.shape == rows.shape:
+        return answer
+    placed = rows.clone()
+    ids = torch.from_numpy(replies.ids)
+    if answer.shape[1] == rows.shape[1]:
+        placed[ids] = answer
+    elif columns is not None and answer.shape[1]:
+        placed[ids[:, None], columns.nonzero().T] = answer
+    return placed

@@ -1,0 +1,170 @@
+"""Callbacks: what else happens while a run goes on. Give them to `train(callbacks=[…])`."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedkin.errors import FedkinError
+from fedkin.history import Record
+
+if TYPE_CHECKING:
+    from fedkin.run import Run
+
+
+class Callback:
+    """Override what you need. `on_round` may return True to stop the run after this round."""
+
+    def on_start(self, run: Run) -> None:
+        """Before the first round (or the first after a resume)."""
+
+    def on_round(self, run: Run, record: Record) -> bool | None:
+        """After every round, with the round's record (see `History`)."""
+
+    def on_end(self, run: Run) -> None:
+        """After the last round, also when the run stops early or fails."""
+
+
+def _mean(record: Record, when: str, metric: str) -> float | None:
+    values = record.get(when, {}).get(metric)
+    return None if values is None else float(np.nanmean(np.array(values, dtype=float)))
+
+
+class Progress(Callback):
+    """A progress bar on the terminal (standard error), with the newest metrics."""
+
+    def __init__(self, label: str = "") -> None:
+        self.label = label
+
+    def on_start(self, run: Run) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        self.bar = Bar(
+            TextColumn("{task.description:<22}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[news]}"),
+            console=Console(stderr=True),
+        )
+        label = self.label or run.algorithm.title
+        self.bar.start()
+        self.work = self.bar.add_task(label, total=run.options.rounds, completed=run.state.round, news="")
+
+    def on_round(self, run: Run, record: Record) -> None:
+        metric = run.setting.task.metric
+        parts = [f"{when} {_mean(record, when, f'test_{metric}'):.4f}" for when in ("pre", "post") if when in record]
+        news = {"news": f"{metric} {' '.join(parts)}"} if parts else {}
+        self.bar.update(self.work, completed=record["round"], **news)
+
+    def on_end(self, run: Run) -> None:
+        self.bar.stop()
+
+
+class CsvHistory(Callback):
+    """Means of every evaluated round as a CSV file, one line each, written as the run goes on."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def on_start(self, run: Run) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "w", newline="") as file:
+            csv.writer(file).writerow(["round", "seconds", "bytes", "train_loss", "when", "metric", "mean"])
+        for record in run.history:
+            self.on_round(run, record)
+
+    def on_round(self, run: Run, record: Record) -> None:
+        with open(self.path, "a", newline="") as file:
+            table = csv.writer(file)
+            for when in ("pre", "post"):
+                for metric in record.get(when, {}):
+                    head = [record["round"], record["seconds"], record["bytes"], record["log"].get("train_loss")]
+                    table.writerow([*head, when, metric, _mean(record, when, metric)])
+
+
+class TensorBoard(Callback):
+    """Scalars for TensorBoard: `tensorboard --logdir DIR` (extra `fedkin[track]`)."""
+
+    def __init__(self, directory: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as problem:
+            raise FedkinError("TensorBoard is not installed; pip install 'fedkin[track]'") from problem
+        self.writer = SummaryWriter(str(directory))  # type: ignore[no-untyped-call]
+
+    def on_round(self, run: Run, record: Record) -> None:
+        scalars: dict[str, Any] = {f"log/{k}": v for k, v in record["log"].items() if isinstance(v, int | float)}
+        for when in ("pre", "post"):
+            for metric in record.get(when, {}):
+                scalars[f"{when}/{metric}"] = _mean(record, when, metric)
+        for name, value in scalars.items():
+            self.writer.add_scalar(name, value, record["round"])  # type: ignore[no-untyped-call]
+
+    def on_end(self, run: Run) -> None:
+        self.writer.close()  # type: ignore[no-untyped-call]
+
+
+class EarlyStop(Callback):
+    """Stop when the mean validation loss has not improved for `patience` evaluated rounds.
+
+    Without validation samples the mean training loss of the round is watched. Test samples are never used.
+    """
+
+    def __init__(self, patience: int = 5, min_delta: float = 0.0) -> None:
+        if patience < 1:
+            raise FedkinError(f"patience is {patience}; it must be at least 1")
+        self.patience, self.min_delta = patience, min_delta
+
+    def on_start(self, run: Run) -> None:
+        self.best, self.waited = np.inf, 0
+
+    def on_round(self, run: Run, record: Record) -> bool | None:
+        if "pre" not in record:
+            return None
+        loss = _mean(record, "post" if "post" in record else "pre", "validation_loss")
+        if loss is None:
+            loss = record["log"].get("train_loss")
+        if loss is None:
+            return None
+        if loss < self.best - self.min_delta:
+            self.best, self.waited = loss, 0
+        else:
+            self.waited += 1
+        return self.waited >= self.patience
+
+
+class Interrupt:
+    """Ctrl-C once: `requested` turns true, and the round is finished and saved. Twice: stop at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: Any = None
+
+    def __enter__(self) -> Interrupt:
+        import signal
+        import threading
+
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def _handle(self, number: int, frame: Any) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import signal
+
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)

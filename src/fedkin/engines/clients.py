@@ -1,0 +1,90 @@
+"""The contract between the server side and the clients, whatever engine runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Replies:
+    """The answers to one question, stacked; only those who answered well are in them."""
+
+    ids: np.ndarray
+    """Positions of the clients that answered, in the order they were asked."""
+    arrays: Mapping[str, Tensor]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Client name → why it was set aside (failed, timed out, sent NaN, …)."""
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.arrays[name]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass
+class Traffic:
+    """Bytes and messages between server and clients; evaluation is not billed to the method."""
+
+    down: int = 0
+    up: int = 0
+    messages: int = 0
+
+    def total(self) -> int:
+        return self.down + self.up
+
+
+class Clients(Protocol):
+    """All clients of a federation, as the server side sees them: names and sizes, never data."""
+
+    names: tuple[str, ...]
+    sizes: np.ndarray
+    traffic: Traffic
+
+    def ask(
+        self,
+        task: str,
+        ids: np.ndarray,
+        per_client: Mapping[str, Tensor] | None = None,
+        shared: Mapping[str, Any] | None = None,
+        bill: bool = True,
+    ) -> Replies:
+        """Have clients `ids` do a task; row i of every `per_client` array goes to client ids[i]."""
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """All client-side private state, name → (K, …), for the checkpoint."""
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `snapshot` gave."""
+
+    def close(self) -> None:
+        """Let go of workers and connections."""
+
+
+def n_bytes(values: Mapping[str, Any] | None) -> int:
+    """Bytes of the tensors among `values`."""
+    return sum(v.numel() * v.element_size() for v in (values or {}).values() if isinstance(v, torch.Tensor))
+
+
+def set_aside(
+    names: Sequence[str], ids: np.ndarray, arrays: Mapping[str, Tensor], failed: Mapping[str, str]
+) -> Replies:
+    """Keep the clients whose answers are finite; the others join the failed, with the reason."""
+    reasons = dict(failed)
+    good = np.ones(len(ids), dtype=bool)
+    for key, value in arrays.items():
+        if value.is_floating_point() and value.numel():
+            finite = torch.isfinite(value.reshape(len(ids), -1)).all(dim=1).numpy()
+            for position in np.flatnonzero(~finite & good):
+                reasons[names[ids[position]]] = f"sent NaN or infinity in {key!r}; its training diverged"
+            good &= finite
+    if good.all():
+        return Replies(ids, dict(arrays), reasons)
+    keep = torch.from_numpy(np.flatnonzero(good))
+    return Replies(ids[good], {k: v[keep] for k, v in arrays.items()}, reasons)

@@ -1,0 +1,74 @@
+"""History: what every round had to say, and the per-client metrics of every evaluated round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedkin.files import plain, write_atomic
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Record = dict[str, Any]
+
+
+class History(Sequence[Record]):
+    """A list of records, one per round.
+
+    A record has `round`, `seconds` (training, cumulative), `evaluation_seconds`, `bytes` (cumulative), `participants`,
+    `log` (what the method reports) and, for evaluated rounds, `pre` and `post`: metric name → one value per client.
+    """
+
+    def __init__(self, names: Sequence[str], records: Sequence[Record] = ()) -> None:
+        self.names = tuple(names)
+        self.records = list(records)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.records[index]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __repr__(self) -> str:
+        return f"History({len(self.records)} rounds, {len(self.evaluated())} evaluated, {len(self.names)} clients)"
+
+    def evaluated(self) -> list[Record]:
+        """The records of the rounds that were evaluated."""
+        return [record for record in self.records if "pre" in record]
+
+    def curve(self, metric: str, when: str = "pre") -> tuple[np.ndarray, np.ndarray]:
+        """Rounds (T,) and per-client values (T, K) of a metric such as "test_accuracy", *pre* or *post*."""
+        chosen = [record for record in self.records if metric in record.get(when, {})]
+        values = [np.array(record[when][metric], dtype=float) for record in chosen]
+        rounds = np.array([record["round"] for record in chosen], dtype=int)
+        return rounds, np.array(values).reshape(len(chosen), len(self.names))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A long table: round, client, when (pre/post), metric, value."""
+        import pandas as pd
+
+        rows = [
+            (record["round"], client, when, metric, value)
+            for record in self.records
+            for when in ("pre", "post")
+            for metric, values in record.get(when, {}).items()
+            for client, value in zip(self.names, values)
+        ]
+        return pd.DataFrame(rows, columns=["round", "client", "when", "metric", "value"])
+
+    def save(self, path: Path) -> None:
+        """One JSON object per line."""
+        lines = [json.dumps(plain(record), ensure_ascii=False) for record in self.records]
+        write_atomic(path, "".join(line + "\n" for line in lines).encode())
+
+    @classmethod
+    def load(cls, path: Path, names: Sequence[str]) -> History:
+        return cls(names, [json.loads(line) for line in path.read_text().splitlines() if line])

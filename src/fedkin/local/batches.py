@@ -1,0 +1,61 @@
+"""Mini-batches of many clients at once: shuffled per client and epoch, last partial batch kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.streams import permutations, uniform_words
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which sample each client uses at each step.
+
+    `index` (k, S, b) are rows of the shard's sample array; `weight` (k, S, b) is 1/(batch size) for real samples and 0
+    for the padding of a partial batch (padding always comes last); client k makes `steps[k]` steps.
+    """
+
+    index: Tensor
+    weight: Tensor
+    steps: np.ndarray
+
+
+def count_steps(sizes: np.ndarray, batch_size: int, epochs: int, steps: int | None) -> np.ndarray:
+    """Local steps per client: epochs × ⌈n_k / b⌉, or a fixed number. Shape (k,)."""
+    per_epoch = -(-sizes // batch_size)
+    return np.full(len(sizes), steps, dtype=np.int64) if steps is not None else epochs * per_epoch
+
+
+def plan_batches(
+    words: np.ndarray,
+    sizes: np.ndarray,
+    offsets: np.ndarray,
+    batch_size: int,
+    epochs: int,
+    steps: int | None,
+    dtype: torch.dtype,
+) -> Plan:
+    """Plan all steps of k clients. `words` (k,) seed the shuffles, `offsets` (k,) are the clients' first sample rows.
+
+    Step s of client k is batch s mod ⌈n_k/b⌉ of epoch s div ⌈n_k/b⌉; every epoch has its own shuffle.
+    """
+    k, b = len(sizes), int(min(batch_size, sizes.max()))
+    per_epoch = -(-sizes // batch_size)
+    total = count_steps(sizes, batch_size, epochs, steps)
+    n_epochs = int((-(-total // per_epoch)).max(initial=0))
+    longest = int(total.max(initial=0))
+    shuffles = permutations(uniform_words(words, n_epochs).reshape(-1), np.repeat(sizes, n_epochs))
+    shuffles = shuffles.reshape(k, n_epochs, -1)
+
+    step = np.arange(longest)[None, :]
+    epoch, batch = np.minimum(step // per_epoch[:, None], n_epochs - 1), step % per_epoch[:, None]
+    place = batch[:, :, None] * batch_size + np.arange(b)[None, None, :]
+    real = (place < sizes[:, None, None]) & (step < total[:, None])[:, :, None]
+    sample = shuffles[np.arange(k)[:, None, None], epoch[:, :, None], np.minimum(place, shuffles.shape[2] - 1)]
+    index = offsets[:, None, None] + np.where(real, sample, 0)
+    weight = real / np.maximum(real.sum(axis=2, keepdims=True), 1)
+    return Plan(torch.from_numpy(index), torch.from_numpy(weight).to(dtype), total)

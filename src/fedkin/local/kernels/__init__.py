@@ -1,0 +1,119 @@
+"""Kernels: how the gradients of a chunk of clients are computed. `choose` picks the fastest correct one by rule.
+
+All kernels agree with a plain nn.Module + torch.optim loop (`fedkin.local.oracle`) to rounding. The rule depends on the
+architecture alone, never on a timing, so that a resumed run repeats its numbers bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedkin.federation import Task
+from fedkin.local.kernels.linear import LinearKernel, dense_layers
+from fedkin.local.kernels.looped import LoopedKernel
+from fedkin.local.kernels.vmapped import VmappedKernel
+from fedkin.models import ModelSpec
+
+_LOOPED = (
+    nn.modules.conv._ConvNd,
+    nn.modules.batchnorm._NormBase,
+    nn.RNNBase,
+)
+
+
+class Kernel(Protocol):
+    """Gradients and outputs of k stacked clients."""
+
+    name: str
+    chunk: int
+    """How many clients are best worked on at once."""
+
+    def gradient(
+        self, rows: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor, counters: Tensor | None = None
+    ) -> Tensor:
+        """Write ∇ Σ_i weight_ki ℓ_ki at `rows` (k, B) into `out` (k, P); return the losses (k,).
+
+        Running statistics in the buffer columns of `rows`, and `counters`, move on as a training step moves them.
+        """
+
+    def outputs(self, rows: Tensor, x: Tensor, counters: Tensor | None = None) -> Tensor:
+        """(k, B) rows and (k, n, *input) inputs → (k, n, outputs), in evaluation mode."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which kernel serves a model, and why."""
+
+    name: str
+    reason: str
+    make: Callable[[], Kernel]
+    """A new kernel; every worker thread has its own."""
+    stochastic: bool = False
+    """Training draws random numbers (dropout): clients are then trained one by one, each from its own seed."""
+
+
+def choose(spec: ModelSpec, task: Task) -> Choice:
+    """The kernel for a model, by rule."""
+    module = spec.template()
+    layers = dense_layers(module, spec.layout)
+    if layers is not None:
+        reason = "a plain chain of linear layers: hand-written batched gradients"
+        return Choice("linear", reason, lambda: LinearKernel(layers, spec.layout, task.kind))
+
+    def looped(reason: str, stochastic: bool = False) -> Choice:
+        return Choice("loop", f"{reason}: one client at a time", lambda: LoopedKernel(spec, task.kind), stochastic)
+
+    if _draws_random_numbers(spec, task):
+        return looped("training draws random numbers, as dropout does", stochastic=True)
+    for layer in module.modules():
+        if isinstance(layer, _LOOPED):
+            return looped(f"{type(layer).__name__} layers gain nothing from stacking")
+    if spec.layout.counters:
+        return looped("the model has integer buffers")
+    try:
+        _try_vmap(spec, task)
+    except Exception as problem:  # whatever vmap cannot do, the loop can
+        return looped(f"vmap cannot stack this model ({str(problem).strip().splitlines()[0][:100]})")
+    return Choice("vmap", "a functional module: one vmapped program", lambda: VmappedKernel(spec, task.kind))
+
+
+def _probe(spec: ModelSpec, task: Task, *shape: int) -> Tensor:
+    size = (*shape, *task.input_shape)
+    if task.tokens:
+        return torch.zeros(size, dtype=torch.int64)
+    return torch.rand(size, generator=torch.Generator().manual_seed(0)).to(spec.dtype)
+
+
+def _draws_random_numbers(spec: ModelSpec, task: Task) -> bool:
+    """Whether two passes in training mode consume random numbers."""
+    module = spec.template().train()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        before = torch.get_rng_state()
+        module(_probe(spec, task, 4))
+        return not torch.equal(before, torch.get_rng_state())
+
+
+def _try_vmap(spec: ModelSpec, task: Task) -> None:
+    """Compare vmap with the loop on two made-up clients; raise if it fails, differs, or changes buffers."""
+    row = spec.layout.pack(spec.template(), spec.dtype)
+    x = _probe(spec, task, 2, 3)
+    if task.kind == "classification":
+        y = torch.zeros((2, 3), dtype=torch.int64)
+    else:
+        y = torch.zeros((2, 3, *task.output_shape), dtype=spec.dtype)
+    weight = torch.full((2, 3), 1 / 3, dtype=spec.dtype)
+    answers = []
+    for kernel in (VmappedKernel(spec, task.kind), LoopedKernel(spec, task.kind)):
+        rows = torch.stack([row, row])
+        out = torch.zeros((2, spec.layout.n_parameters), dtype=spec.dtype)
+        kernel.gradient(rows, x, y, weight, out)
+        answers.append((out, rows, kernel.outputs(rows, x)))
+    for fast, slow in zip(*answers):
+        if not torch.allclose(fast, slow, rtol=1e-3, atol=1e-5):
+            raise ValueError("its result differs from the loop's")

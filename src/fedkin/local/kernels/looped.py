@@ -1,0 +1,89 @@
+"""Gradients client by client with an ordinary nn.Module whose tensors are views of the client's row.
+
+The path for everything that gains nothing from stacking (convolutions), or cannot be stacked safely: batch norm,
+dropout, recurrent layers. The module is bound to a row without a copy, so an update of the row is an update of the
+module, and running statistics land in the row's buffer columns by themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedkin.federation import Kind
+from fedkin.local.losses import per_sample
+from fedkin.models import ModelSpec
+
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+
+
+class LoopedKernel:
+    """One module, bound to one client's row after the other. Not shared between threads."""
+
+    name = "loop"
+    chunk = 1  # all steps of one client in turn: its row and batches stay in cache
+
+    def __init__(self, spec: ModelSpec, kind: Kind) -> None:
+        self.kind, self.layout = kind, spec.layout
+        self.module = spec.template().train()
+        self.parameters = dict(self.module.named_parameters())
+        tensors: dict[str, Any] = {**self.parameters, **dict(self.module.named_buffers())}
+        self.tensors = [(slot, tensors[slot.name]) for slot in self.layout.slots]
+        self.trained = [(slot, self.parameters[slot.name]) for slot in self.layout.parameters]
+        self.counters = [tensors[name] for name in self.layout.counters]
+        self.norms = [m for m in self.module.modules() if isinstance(m, _NORMS)]
+        self._row: tuple[int, ...] | None = None
+        self._slopes: int | None = None
+
+    def _bind(self, row: Tensor, slopes: Tensor | None = None) -> None:
+        """Let the module's tensors be views of `row` (B,) and their gradients views of `slopes` (P,)."""
+        place = (row.data_ptr(), row.shape[0])
+        if place != self._row:
+            for slot, tensor in self.tensors:
+                tensor.data = row[slot.start : slot.stop].view(slot.shape)
+            self._row = place
+        if slopes is not None and slopes.data_ptr() != self._slopes:
+            for slot, parameter in self.trained:
+                parameter.grad = slopes[slot.start : slot.stop].view(slot.shape)
+            self._slopes = slopes.data_ptr()
+
+    def outputs(self, rows: Tensor, x: Tensor, counters: Tensor | None = None) -> Tensor:
+        """(k, B) rows and (k, n, *input) inputs → (k, n, outputs), in evaluation mode."""
+        self.module.eval()
+        with torch.no_grad():
+            answers = []
+            for row, inputs in zip(rows, x):
+                self._bind(row)
+                answers.append(self.module(inputs).reshape(len(inputs), -1))
+        self.module.train()
+        return torch.stack(answers)
+
+    def gradient(
+        self, rows: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor, counters: Tensor | None = None
+    ) -> Tensor:
+        """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,).
+
+        Samples of weight zero (padding) are left out, so that batch norm never sees them.
+        """
+        losses = []
+        for k in range(len(rows)):
+            self._bind(rows[k], out[k])
+            out[k].zero_()
+            inputs, targets, share = x[k], y[k], weight[k]
+            n = int((share > 0).sum()) if float(share[-1]) == 0 else len(share)
+            if n < len(share):
+                inputs, targets, share = inputs[:n], targets[:n], share[:n]
+            if counters is not None:
+                for tensor, value in zip(self.counters, counters[k]):
+                    tensor.copy_(value)
+            for norm in self.norms:
+                norm.train(n > 1)  # the variance of one sample is undefined: such a batch uses the running statistics
+            loss = (per_sample(self.kind, self.module(inputs), targets) * share).sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if counters is not None:
+                for c, tensor in enumerate(self.counters):
+                    counters[k, c] = tensor
+            losses.append(loss.detach())
+        return torch.stack(losses)

@@ -1,0 +1,57 @@
+"""Stacked gradients of any functional nn.Module: `vmap` over clients of `grad` of the loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+
+from fedkin.federation import Kind
+from fedkin.local.losses import per_sample
+from fedkin.models import ModelSpec
+
+
+class VmappedKernel:
+    """One program for all clients of a chunk, made by torch.func."""
+
+    name = "vmap"
+
+    def __init__(self, spec: ModelSpec, kind: Kind) -> None:
+        self.kind, self.layout = kind, spec.layout
+        self.module = spec.template().train()
+        self.chunk = max(8, min(50, 2**24 // (8 * max(self.layout.n_parameters, 1))))
+
+        def loss(parameters: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+            outputs = functional_call(self.module, {**parameters, **fixed}, (x,))
+            return (per_sample(kind, outputs, y) * w).sum()
+
+        self._gradient = vmap(grad_and_value(loss), randomness="error")
+
+        def predict(tensors: dict[str, Tensor], x: Tensor) -> Tensor:
+            return functional_call(self.module, tensors, (x,)).reshape(len(x), -1)
+
+        self._outputs = vmap(predict)
+
+    def _tensors(self, rows: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        parameters = {slot.name: slot.view(rows) for slot in self.layout.parameters}
+        fixed = {slot.name: slot.view(rows) for slot in self.layout.buffers}
+        return parameters, fixed
+
+    def outputs(self, rows: Tensor, x: Tensor, counters: Tensor | None = None) -> Tensor:
+        """(k, B) rows and (k, n, *input) inputs → (k, n, outputs)."""
+        parameters, fixed = self._tensors(rows)
+        with torch.no_grad():
+            answer: Any = self._outputs({**parameters, **fixed}, x)
+        return answer
+
+    def gradient(
+        self, rows: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor, counters: Tensor | None = None
+    ) -> Tensor:
+        """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,)."""
+        parameters, fixed = self._tensors(rows)
+        slopes, loss = self._gradient(parameters, fixed, x, y, weight)
+        for slot in self.layout.parameters:
+            slot.view(out).copy_(slopes[slot.name])
+        return loss

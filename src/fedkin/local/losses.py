@@ -1,0 +1,50 @@
+"""The two losses, per sample, and the metrics that go with them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedkin.federation import Kind
+
+
+def per_sample(kind: Kind, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each sample, shape (n,).
+
+    Classification: cross entropy of the logits (n, C) against labels (n,).
+    Regression: squared error (n, …) against (n, …), averaged over the entries of one target.
+    """
+    if kind == "classification":
+        return functional.cross_entropy(outputs, targets, reduction="none")
+    return (outputs.reshape(len(targets), -1) - targets.reshape(len(targets), -1)).square().mean(dim=1)
+
+
+def output_gradient(kind: Kind, outputs: Tensor, targets: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss of each client and its gradient with respect to the outputs, for stacked clients.
+
+    outputs (k, b, C), targets (k, b) or (k, b, …), weight (k, b), loss_k = Σ_i weight_ki ℓ_ki.
+    Cross entropy: ∂ℓ/∂z = softmax(z) − onehot(y); squared error: ∂ℓ/∂z = 2 (z − y) / C.
+    """
+    if kind == "classification":
+        log_p = torch.log_softmax(outputs, dim=2)
+        chosen = targets.unsqueeze(2)
+        loss = -(log_p.gather(2, chosen).squeeze(2) * weight).sum(dim=1)
+        slope = log_p.exp_()
+        slope.scatter_add_(2, chosen, torch.full_like(chosen, -1, dtype=slope.dtype))
+    else:
+        slope = outputs - targets.reshape(outputs.shape)
+        loss = (slope.square().mean(dim=2) * weight).sum(dim=1)
+        slope = slope * (2 / outputs.shape[2])
+    return loss, slope * weight.unsqueeze(2)
+
+
+def metrics(kind: Kind, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """Sums over the samples of one client (last axis of the loss): the loss and the headline metric, each per sample.
+
+    outputs (n, C) or (n, …); returns {"loss": (n,), "accuracy" or "mse": (n,)}.
+    """
+    loss = per_sample(kind, outputs, targets)
+    if kind == "classification":
+        return {"loss": loss, "accuracy": (outputs.argmax(dim=1) == targets).to(loss.dtype)}
+    return {"loss": loss, "mse": loss}

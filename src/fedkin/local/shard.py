@@ -1,0 +1,108 @@
+"""Shard: one or more clients in one process, with their data, their private state and the workers that train them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.federation import Federation, Split
+from fedkin.local.kernels import Kernel, choose
+from fedkin.models import ModelSpec
+from fedkin.streams import Streams, client_keys
+
+T = TypeVar("T")
+
+
+class Samples:
+    """One split of a shard as tensors: client k owns rows offsets[k]:offsets[k+1]."""
+
+    def __init__(self, split: Split, dtype: torch.dtype, tokens: bool) -> None:
+        self.x = torch.as_tensor(split.x, dtype=torch.int64 if tokens else dtype)
+        self.y = torch.as_tensor(split.y, dtype=torch.int64 if split.y.dtype.kind in "iu" else dtype)
+        self.offsets = split.offsets
+        self.sizes = split.sizes
+
+    def of(self, k: int) -> tuple[Tensor, Tensor]:
+        rows = slice(int(self.offsets[k]), int(self.offsets[k + 1]))
+        return self.x[rows], self.y[rows]
+
+
+class Shard:
+    """The client side. A task is a function of a shard (see `fedkin.local.tasks`)."""
+
+    def __init__(self, federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None = None) -> None:
+        self.federation, self.spec, self.streams = federation, spec, streams
+        self.names = federation.names
+        self.task = federation.task
+        self.keys = client_keys(federation.names)
+        tokens = federation.task.tokens
+        self.train = Samples(federation.train, spec.dtype, tokens)
+        self.validation = Samples(federation.validation, spec.dtype, tokens)
+        self.test = Samples(federation.test, spec.dtype, tokens)
+        self.choice = choose(spec, federation.task)
+        self.store: dict[str, Tensor] = {}
+        """Private state by name: a tensor whose first axis is the shard's clients."""
+        self.workers = workers or len(os.sched_getaffinity(0))
+        self._kernels: SimpleQueue[Kernel] = SimpleQueue()
+        for _ in range(self.workers):
+            self._kernels.put(self.choice.make())
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def private(self, name: str, default: Callable[[], Tensor]) -> Tensor:
+        """The private state `name` of all clients; made from one client's `default` at first use."""
+        if name not in self.store:
+            first = default()
+            self.store[name] = first.expand(len(self), *first.shape).clone()
+        return self.store[name]
+
+    @contextmanager
+    def kernel(self) -> Iterator[Kernel]:
+        """A kernel for the calling thread alone."""
+        kernel = self._kernels.get()
+        try:
+            yield kernel
+        finally:
+            self._kernels.put(kernel)
+
+    def each(self, work: Callable[[T], None], items: Sequence[T]) -> None:
+        """Do independent pieces of work, one single-threaded worker per core.
+
+        Two threads inside small operations lose to one worker per core, so torch's own threads are held at one.
+        Models that draw random numbers are worked on one after the other: torch's generator is global.
+        """
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            if self.workers == 1 or len(items) < 2 or self.choice.stochastic:
+                for item in items:
+                    work(item)
+                return
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,))
+            for _ in self._pool.map(work, items):
+                pass
+        finally:
+            torch.set_num_threads(threads)
+
+    def chunks(self, ids: np.ndarray, cost: np.ndarray, size: int) -> list[np.ndarray]:
+        """Positions 0…len(ids)−1 in chunks of similar cost, dearest first."""
+        order = np.argsort(-cost, kind="stable")
+        size = max(1, min(size, -(-len(ids) // self.workers)))
+        return [order[start : start + size] for start in range(0, len(order), size)]
+
+    def close(self) -> None:
+        """End the worker threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None

@@ -1,0 +1,208 @@
+"""Tasks: what the server side may ask of clients. Each is a named function on a shard.
+
+`@client_task("name")` registers a function (shard, request) → {"key": stacked tensor, one row per asked client}.
+`@training_task("name")` does the same for a function that trains whole rows, and takes care of what all of them share:
+private columns, private counters, evaluation after training, and leaving no trace when a run only looks ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.errors import unknown
+from fedkin.graphs.statistics import moments
+from fedkin.local.sgd import Sgd
+from fedkin.local.shard import Shard
+from fedkin.local.training import evaluate, train
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question to the clients `ids` of a shard (positions within the shard)."""
+
+    ids: np.ndarray
+    per_client: dict[str, Tensor] = field(default_factory=dict)
+    """Stacked arrays, one row per asked client."""
+    shared: dict[str, Any] = field(default_factory=dict)
+    """What every asked client gets alike: numbers, text, tensors."""
+
+
+Task = Callable[[Shard, Request], dict[str, Tensor]]
+TASKS: dict[str, Task] = {}
+
+
+def client_task(name: str) -> Callable[[Task], Task]:
+    """Register a task under a name."""
+
+    def register(function: Task) -> Task:
+        TASKS[name] = function
+        return function
+
+    return register
+
+
+def find_task(name: str) -> Task:
+    """The task with this name; "package.module:task" imports the module first (a user's own method)."""
+    module, _, plain = name.rpartition(":")
+    if module:
+        import_module(module)
+    if plain not in TASKS:
+        raise unknown("client task", plain, sorted(TASKS))
+    return TASKS[plain]
+
+
+# --- rows: what travels and what stays --------------------------------------------------------------------------------
+
+
+def private_columns(shard: Shard, request: Request) -> Tensor | None:
+    """The columns of the tensors that never leave the client, as a boolean (B,) mask; None if all travel."""
+    names = request.shared.get("private")
+    return shard.spec.layout.mask(tuple(names)) if names else None
+
+
+def compose_rows(shard: Shard, request: Request) -> Tensor:
+    """The full rows (k, B) of the asked clients: received columns, and private ones from the client's own store."""
+    received = request.per_client["rows"].to(shard.spec.dtype)
+    private = private_columns(shard, request)
+    if private is None:
+        return received
+    own = shard.private("private", lambda: shard.spec.initial_row(shard.streams)[private])
+    rows = torch.empty((len(request.ids), shard.spec.layout.width), dtype=shard.spec.dtype)
+    rows[:, ~private] = received
+    rows[:, private] = own[request.ids]
+    return rows
+
+
+def _evaluated(shard: Shard, ids: np.ndarray, rows: Tensor, parts: list[str]) -> dict[str, Tensor]:
+    return {
+        f"{part}_{name}": values
+        for part in parts
+        for name, values in evaluate(shard, ids, rows, part).items()  # type: ignore[arg-type]
+    }
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training task gives back."""
+
+    rows: Tensor
+    """The rows after training, (k, B): what the server sees of their shared columns."""
+    loss: Tensor
+    """Mean training loss, (k,)."""
+    personal: Tensor | None = None
+    """The client's own model, (k, B), where it is not the trained row (Ditto, pFedMe)."""
+    keep: dict[str, Tensor] = field(default_factory=dict)
+    """Private state to keep: name → (k, …)."""
+    extra: dict[str, Tensor] = field(default_factory=dict)
+    """More for the server: name → (k, …)."""
+
+
+TrainingTask = Callable[[Shard, Request, Tensor, Tensor], Trained]
+
+
+def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
+    """Register a function (shard, request, rows (k, B), counters (k, C)) → Trained as a task.
+
+    `request.shared` may hold:
+      private    names of the tensors that never leave the client;
+      commit     False: leave the client's private state as it was (the run looks ahead to evaluate *post*);
+      evaluate   parts ("validation", "test") to evaluate the client's model on after training;
+      disclose   True: give back the client's whole model as "model" (to save it where it was asked for).
+    The reply holds "rows" (shared columns), "loss", "moved" = ‖Δ parameters‖ and what `evaluate` and `extra` add.
+    """
+
+    def register(function: TrainingTask) -> TrainingTask:
+        def task(shard: Shard, request: Request) -> dict[str, Tensor]:
+            rows = compose_rows(shard, request)
+            counters = shard.private("counters", shard.spec.initial_counters)[request.ids].clone()
+            trained = function(shard, request, rows, counters)
+            n = shard.spec.layout.n_parameters
+            reply = {"loss": trained.loss, "moved": (trained.rows - rows)[:, :n].norm(dim=1).double(), **trained.extra}
+            model = trained.rows if trained.personal is None else trained.personal
+            reply |= _evaluated(shard, request.ids, model, request.shared.get("evaluate", []))
+            if request.shared.get("disclose"):
+                reply["model"] = model
+                reply["counters"] = counters
+            private = private_columns(shard, request)
+            if request.shared.get("commit", True):
+                shard.store["counters"][request.ids] = counters
+                if private is not None:
+                    shard.store["private"][request.ids] = trained.rows[:, private]
+                for key, value in trained.keep.items():
+                    shard.private(key, lambda value=value: torch.zeros_like(value[0]))[request.ids] = value
+            reply["rows"] = trained.rows if private is None else trained.rows[:, ~private]
+            return reply
+
+        TASKS[name] = task
+        return function
+
+    return register
+
+
+# --- the tasks all methods share --------------------------------------------------------------------------------------
+
+
+@training_task("train")
+def train_task(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -> Trained:
+    """SGD from the received row, with an optional pull towards an anchor (default: the received row) and a shift."""
+    shared, per_client = request.shared, request.per_client
+    trained, loss = train(
+        shard,
+        request.ids,
+        rows,
+        Sgd(**shared["sgd"]),
+        shared["round"],
+        mu=shared.get("mu", 0.0),
+        anchor=per_client.get("anchor"),
+        shift=per_client.get("shift"),
+        counters=counters,
+    )
+    return Trained(trained, loss)
+
+
+@client_task("evaluate")
+def evaluate_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """Evaluate rows as received; shared: parts, private, disclose."""
+    rows = compose_rows(shard, request)
+    reply = _evaluated(shard, request.ids, rows, request.shared["parts"])
+    if request.shared.get("disclose"):
+        reply["model"] = rows
+        reply["counters"] = shard.private("counters", shard.spec.initial_counters)[request.ids]
+    return reply
+
+
+@client_task("cross_evaluate")
+def cross_evaluate_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """Every model on this client's test samples: mean metric of each of M models, (k, M); shared: models (M, B)."""
+    models: Tensor = request.shared["models"].to(shard.spec.dtype)
+    table = torch.zeros((len(request.ids), len(models)), dtype=torch.float64)
+    for m, model in enumerate(models):
+        rows = model.expand(len(request.ids), -1)
+        table[:, m] = evaluate(shard, request.ids, rows, "test")[shard.task.metric]
+    return {"metric": table, "count": torch.from_numpy(shard.test.sizes[request.ids])}
+
+
+@client_task("statistics")
+def statistics_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """Mean, variance, skewness and kurtosis of every input feature of the training samples, (k, 4, M)."""
+    found = [moments(shard.train.of(k)[0].numpy()) for k in request.ids]
+    return {"statistics": torch.from_numpy(np.stack(found))}
+
+
+@client_task("label_counts")
+def label_counts_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """Training samples per class, (k, C)."""
+    return {"label_counts": torch.from_numpy(shard.federation.label_counts("train")[request.ids])}
+
+
+@client_task("sizes")
+def sizes_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """Number of training samples, (k,)."""
+    return {"sizes": torch.from_numpy(shard.train.sizes[request.ids])}

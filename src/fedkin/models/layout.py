@@ -1,0 +1,120 @@
+"""Layout: where each tensor of a model lives in a client's row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor of the model: its name, its shape, and its first column in the row."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + torch.Size(self.shape).numel()
+
+    def view(self, rows: Tensor) -> Tensor:
+        """This tensor of every client, (k, B) → (k, *shape), sharing memory with `rows`."""
+        return rows[:, self.start : self.stop].view(len(rows), *self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a row: trainable parameters first (0…P−1), then floating-point buffers (P…B−1).
+
+    Frozen parameters count as buffers. Integer buffers (batch counters) are not part of a row: they are never mixed.
+
+    >>> Layout.of(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
+    Layout(12 parameters, 4 buffer entries, 1 counters)
+    """
+
+    parameters: tuple[Slot, ...]
+    buffers: tuple[Slot, ...]
+    counters: tuple[str, ...]
+    norms: tuple[str, ...]
+    """Names of the tensors that belong to batch-norm layers (found by module type, not by name)."""
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        start = 0
+
+        def slots(tensors: list[tuple[str, Tensor]]) -> tuple[Slot, ...]:
+            nonlocal start
+            made = []
+            for name, tensor in tensors:
+                made.append(Slot(name, tuple(tensor.shape), start))
+                start = made[-1].stop
+            return tuple(made)
+
+        trained = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+        fixed = [(n, p) for n, p in module.named_parameters() if not p.requires_grad]
+        persistent = module.state_dict(keep_vars=True)
+        named = [(n, b) for n, b in module.named_buffers() if n in persistent]
+        norms = []
+        for prefix, layer in module.named_modules():
+            if isinstance(layer, nn.modules.batchnorm._NormBase):
+                tensors = [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]
+                norms += [f"{prefix}.{name}" if prefix else name for name, _ in tensors]
+        return cls(
+            parameters=slots(trained),
+            buffers=slots(fixed + [(n, b) for n, b in named if b.is_floating_point()]),
+            counters=tuple(n for n, b in named if not b.is_floating_point()),
+            norms=tuple(norms),
+        )
+
+    @property
+    def n_parameters(self) -> int:
+        """P, the number of trainable numbers."""
+        return self.parameters[-1].stop if self.parameters else 0
+
+    @property
+    def width(self) -> int:
+        """B, the length of a row."""
+        return self.buffers[-1].stop if self.buffers else self.n_parameters
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        return self.parameters + self.buffers
+
+    def mask(self, names: tuple[str, ...]) -> Tensor:
+        """The columns of the tensors with these names, as a boolean (B,) mask."""
+        chosen = torch.zeros(self.width, dtype=torch.bool)
+        for slot in self.slots:
+            if slot.name in names:
+                chosen[slot.start : slot.stop] = True
+        return chosen
+
+    @property
+    def norm_columns(self) -> Tensor:
+        """The columns of batch-norm weights, biases and running statistics, as a boolean (B,) mask."""
+        return self.mask(self.norms)
+
+    @property
+    def variance_columns(self) -> Tensor:
+        """The columns of running variances, which must stay positive, as a boolean (B,) mask."""
+        return self.mask(tuple(s.name for s in self.buffers if s.name.endswith("running_var") and s.name in self.norms))
+
+    def pack(self, module: nn.Module, dtype: torch.dtype) -> Tensor:
+        """The row of a module, shape (B,)."""
+        values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        parts = [values[slot.name].detach().reshape(-1).to(dtype) for slot in self.slots]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=dtype)
+
+    def unpack(self, row: Tensor, module: nn.Module) -> nn.Module:
+        """Write a row (B,) into a module, and return the module."""
+        values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        with torch.no_grad():
+            for slot in self.slots:
+                values[slot.name].copy_(row[slot.start : slot.stop].view(slot.shape))
+        return module
+
+    def __repr__(self) -> str:
+        extra = self.width - self.n_parameters
+        return f"Layout({self.n_parameters} parameters, {extra} buffer entries, {len(self.counters)} counters)"

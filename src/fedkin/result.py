@@ -1,0 +1,225 @@
+"""Result: personal models, history, graph and influence of a finished run; saved and loaded without pickle."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tomli_w
+import torch
+from torch import Tensor, nn
+
+from fedkin.errors import FedkinError, unknown
+from fedkin.federation import Task
+from fedkin.files import read_tensors, write_atomic, write_tensors
+from fedkin.graphs import ClientGraph
+from fedkin.history import History
+from fedkin.models import ModelLike, ModelSpec
+from fedkin.summary import summarise, weighted_mean
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Metrics = dict[str, dict[str, list[float]]]
+
+
+class Models(Mapping[str, nn.Module]):
+    """The clients' models by name, each built when it is asked for: ready nn.Modules in evaluation mode."""
+
+    def __init__(self, names: tuple[str, ...], rows: Tensor, counters: Tensor, spec: ModelSpec | None) -> None:
+        self.names, self.rows, self.counters, self.spec = names, rows, counters, spec
+
+    def __getitem__(self, name: str) -> nn.Module:
+        if name not in self.names:
+            raise unknown("client", name, self.names)
+        if self.spec is None:
+            raise FedkinError("the architecture is your own; load the result with fedkin.load(dir, model=your_factory)")
+        k = self.names.index(name)
+        return self.spec.module(self.rows[k], self.counters[k])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"Models({len(self)} clients: {', '.join(self.names[:3])}{', …' if len(self) > 3 else ''})"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves behind."""
+
+    names: tuple[str, ...]
+    task: Task
+    sizes: np.ndarray
+    """Training samples per client, (K,)."""
+    server_rows: Tensor
+    """Each client's row as the last round left it on the server side, (K, B)."""
+    models: Mapping[str, Any]
+    """What each client would deploy, by client name."""
+    choice: tuple[str, ...]
+    """Which model each client deploys: "received" or "trained"."""
+    metrics: Metrics
+    """Final metrics: "pre", "post" and "deployed" → metric name (such as "test_accuracy") → one value per client."""
+    history: History
+    config: Mapping[str, Any]
+    graph: ClientGraph | None = None
+    raw_influence: Tensor | None = None
+    label_counts: np.ndarray | None = None
+    """Training samples per client and class, (K, C), where clients disclosed them."""
+    notes: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Timings, traffic and whatever else a program may want."""
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Each client's row as the last round left it on the server side, (K, B)."""
+        return self.server_rows.numpy()
+
+    @property
+    def algorithm(self) -> str:
+        return str(self.config["algorithm"]["name"])
+
+    @property
+    def title(self) -> str:
+        return str(self.facts.get("title", self.algorithm))
+
+    @property
+    def metric(self) -> str:
+        return f"test_{self.task.metric}"
+
+    @cached_property
+    def influence(self) -> np.ndarray | None:
+        """Who shaped whom, (K, K): entry (i, j) is the share of client j's updates in client i's model; rows sum to 1.
+
+        None where it was not tracked (more than 2,000 clients, unless asked for).
+        """
+        if self.raw_influence is None:
+            return None
+        share = np.abs(self.raw_influence.numpy())
+        total = share.sum(axis=1, keepdims=True)
+        return np.where(total > 0, share / np.where(total > 0, total, 1), np.eye(len(share)))
+
+    def summary(self, when: str = "deployed") -> dict[str, float]:
+        """Mean, std, best and worst 5 % of the headline test metric over clients, and its mean over samples."""
+        values = self.metrics[when][self.metric]
+        counts = self.facts.get("test_sizes", np.ones(len(self.names)))
+        return {**summarise(values, self.task.larger_is_better), "weighted": weighted_mean(values, counts)}
+
+    def table(self) -> pd.DataFrame:
+        """One line per client: samples, the headline metric *pre*, *post* and as deployed, its own share of influence."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {"samples": self.sizes}
+        for when in ("pre", "post", "deployed"):
+            columns[when] = self.metrics[when][self.metric]
+        columns["deploys"] = self.choice
+        if self.influence is not None:
+            columns["own share"] = np.diag(self.influence)
+        return pd.DataFrame(columns, index=pd.Index(self.names, name="client"))
+
+    def __repr__(self) -> str:
+        rounds = self.history[-1]["round"] if len(self.history) else 0
+        numbers = " ".join(f"{when} {self.summary(when)['mean']:.4f}" for when in ("pre", "post"))
+        return f"Result({self.title}, {len(self.names)} clients, {rounds} rounds, test {self.task.metric} {numbers})"
+
+    @property
+    def plot(self) -> Any:
+        """Figures as matplotlib axes: `result.plot.curves()`, `.graph()`, `.gains(alone)`, `.influence()`."""
+        from fedkin.reports.figures import ResultPlots
+
+        return ResultPlots(self)
+
+    def report(self, path: str | Path) -> Path:
+        """Write a self-contained HTML page about this run."""
+        from fedkin.reports.page import write_report
+
+        return write_report([self], Path(path))
+
+    # --- keeping ------------------------------------------------------------------------------------------------------
+
+    def save(self, directory: str | Path) -> Path:
+        """Write config.toml, history.jsonl, result.safetensors (+ .json) and graph.npz into a directory."""
+        out = Path(directory)
+        out.mkdir(parents=True, exist_ok=True)
+        tensors = {"rows": self.server_rows, "sizes": torch.from_numpy(np.asarray(self.sizes))}
+        if isinstance(self.models, Models):
+            tensors |= {"models": self.models.rows, "counters": self.models.counters}
+        if self.raw_influence is not None:
+            tensors["influence"] = self.raw_influence
+        if self.label_counts is not None:
+            tensors["label_counts"] = torch.from_numpy(self.label_counts)
+        task = {
+            "kind": self.task.kind,
+            "input_shape": self.task.input_shape,
+            "classes": self.task.classes,
+            "output_shape": self.task.output_shape,
+            "tokens": self.task.tokens,
+        }
+        facts = {
+            "names": self.names,
+            "task": task,
+            "choice": self.choice,
+            "metrics": self.metrics,
+            "notes": self.notes,
+            "facts": self.facts,
+        }
+        write_atomic(out / "config.toml", tomli_w.dumps(dict(self.config)).encode())
+        if self.graph is not None:
+            self.graph.save(out / "graph.npz")
+        self.history.save(out / "history.jsonl")
+        write_tensors(out / "result.safetensors", tensors, facts)
+        return out
+
+
+def load(directory: str | Path, model: ModelLike | None = None) -> Result:
+    """A saved result. `model` is needed to build nn.Modules when the architecture was the user's own."""
+    out = Path(directory)
+    if not (out / "result.safetensors").exists():
+        hint = f"; go on with: fedkin resume {out}" if (out / "checkpoints").exists() else ""
+        raise FedkinError(f"{out} holds no finished result (result.safetensors is missing){hint}")
+    tensors, facts = read_tensors(out / "result.safetensors")
+    try:
+        config = tomllib.loads((out / "config.toml").read_text())
+        names = tuple(facts["names"])
+        history = History.load(out / "history.jsonl", names)
+    except (OSError, KeyError, tomllib.TOMLDecodeError, json.JSONDecodeError) as problem:
+        raise FedkinError(f"{out} is not a complete run directory: {problem}") from problem
+    described = facts["task"]
+    task = Task(
+        described["kind"],
+        tuple(described["input_shape"]),
+        tuple(described["classes"]),
+        tuple(described["output_shape"]),
+        described["tokens"],
+    )
+    named = config["model"]["name"]
+    chosen = model if model is not None else (None if named == "custom" else named)
+    spec = None if chosen is None else ModelSpec.of(chosen, task, tensors["rows"].dtype)
+    counts = tensors.get("label_counts")
+    return Result(
+        names=names,
+        task=task,
+        sizes=tensors["sizes"].numpy(),
+        server_rows=tensors["rows"],
+        models=Models(names, tensors["models"], tensors["counters"], spec),
+        choice=tuple(facts["choice"]),
+        metrics=facts["metrics"],
+        history=history,
+        config=config,
+        graph=ClientGraph.load(out / "graph.npz") if (out / "graph.npz").exists() else None,
+        raw_influence=tensors.get("influence"),
+        label_counts=None if counts is None else counts.numpy(),
+        notes=tuple(facts["notes"]),
+        facts=facts["facts"],
+    )
