@@ -21,7 +21,7 @@ BATCHES = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 
 
 def parse_batch(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """A batch of the binary version: records of 1 label byte and 3072 pixel bytes (red, green and blue plane by rows)."""
+    """A batch of the binary version: records of 1 label byte and 3072 pixel bytes (red, green, blue plane by rows)."""
     check(len(content) > 0 and len(content) % 3073 == 0, f"{name}: {len(content)} bytes are no whole records")
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, 3073)
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]

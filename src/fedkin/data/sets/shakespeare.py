@@ -129,7 +129,7 @@ FACTS = {
     **FACTS,
 )
 def shakespeare(arrays: Arrays, recipe: Recipe, length: int = 80, stride: int = 20, minimum: int = 2000) -> Federation:
-    """Inputs (80,) codes of the 100 printable characters, target the next one; a role's last 20 % of lines are its test.
+    """Inputs (80,) codes of the 100 printable characters, target the next one; its last 20 % of lines are the test.
 
     Roles with at least `minimum` characters. LEAF takes every window: `stride=1` (20 times the samples).
     """

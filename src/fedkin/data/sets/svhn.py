@@ -44,7 +44,7 @@ def read_upstream(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
     description="digits of house numbers, colour crops 32×32",
     size="73,257 + 26,032 colour images, 10 classes, 246 MB",
     licence="for non-commercial use only",
-    citation="Y. Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, NIPS workshop 2011",
+    citation="Y. Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, NIPS workshop",
     sources=(
         Source(
             "upstream",
