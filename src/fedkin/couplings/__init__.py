@@ -7,9 +7,9 @@ from fedkin.couplings.averages import Average, Identity
 from fedkin.couplings.coupling import Coupling
 from fedkin.couplings.denoisers import Denoiser, denoiser
 from fedkin.couplings.filters import GraphFilter
+from fedkin.couplings.graph_total_variation import GraphTotalVariation
 from fedkin.couplings.laplacian import LaplacianStep, safe_step, stability, total_variation
 from fedkin.couplings.plug import graph_denoiser
-from fedkin.couplings.total_variation import GraphTotalVariation
 
 __all__ = [
     "Average",

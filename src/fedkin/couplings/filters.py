@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Fidelity = Literal["size_weighted", "none", "row_normalised", "literal"]
 
-DENSE_LIMIT = 4_000
+DENSE_LIMIT = 3_000
 """Up to this many clients the filter is one K×K matrix; above, nothing of that size is formed."""
 
 RANK_LIMIT = 500
@@ -39,7 +39,7 @@ class GraphFilter(Coupling):
       keeps its row, at strength → ∞ (τ = 1) all get the mean Σ ζ_j w_j.
     * `none`: HΩ. `row_normalised`: H(ζ∘Ω) / Hζ for every denoiser. `literal`: H(ζ∘Ω), equation 13 as printed.
 
-    `factor2` doubles β (equation 10 instead of 12). Up to 4,000 clients M is formed; above, conjugate gradient,
+    `factor2` doubles β (equation 10 instead of 12). Up to 3,000 clients M is formed; above, conjugate gradient,
     Chebyshev polynomials or Lanczos work on the sparse Laplacian.
 
     >>> pair = ClientGraph([[0, 1], [1, 0]])
@@ -158,11 +158,14 @@ class GraphFilter(Coupling):
         """M, shape (K, K)."""
         z = self.clients * self.zeta
         if self._penalised and not self._uniform:
+            # (Z + VpVᵀ)⁻¹ = VS (S VᵀZV S + S²p)⁻¹ SVᵀ with S = (1 + p)^{-1/2}: well conditioned for any strength.
+            values, vectors = self.graph.eigen()
             beta1, beta2 = self._betas
-            laplacian = self.graph.laplacian().toarray()
-            system = beta1 * laplacian + beta2 * (laplacian @ laplacian)
-            system[np.diag_indices_from(system)] += z
-            return scipy.linalg.solve(system, np.diag(z), assume_a="pos")
+            p = beta1 * values + beta2 * values**2
+            scaled = vectors / np.sqrt(1 + p)
+            system = (scaled.T * z) @ scaled
+            system[np.diag_indices_from(system)] += p / (1 + p)
+            return scaled @ scipy.linalg.solve(system, scaled.T * z, assume_a="pos")
         if self._projects and not self._uniform:
             values, vectors = self.graph.eigen()
             kept = vectors[:, self.denoiser.evaluate(values, self.strength) > 0]

@@ -10,7 +10,7 @@ from fedkin.couplings import denoisers
 from fedkin.couplings.coupling import Coupling
 from fedkin.couplings.denoisers import Denoiser, Response, Strength
 from fedkin.couplings.filters import Fidelity, GraphFilter
-from fedkin.couplings.total_variation import GraphTotalVariation
+from fedkin.couplings.graph_total_variation import GraphTotalVariation
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
 

@@ -96,7 +96,10 @@ def conjugate_gradient(
             rho, last = (r * s).sum(dim=0), rho
             p.mul_(rho / last.clamp_min(tiny)).add_(s)
         else:
-            raise FedkinError(f"conjugate gradient did not converge in {most} iterations; use a smaller strength")
+            raise FedkinError(
+                f"conjugate gradient did not converge in {most} iterations: the strength ({beta1:g}, {beta2:g}) is so "
+                "large that rows become the mean; use a smaller one, or Average"
+            )
         return x.to(rows.dtype)
 
     return solve

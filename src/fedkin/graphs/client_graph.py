@@ -156,7 +156,7 @@ class ClientGraph:
             raise FedkinError(f"the graph lacks {_listed(missing, unexpected)}; add the missing rows or leave them out")
         if unexpected:
             raise FedkinError(
-                f"the graph names {_listed(unexpected, names)} not in the federation; drop with graph.take(rows)"
+                f"the graph has {_listed(unexpected, missing)}, unknown to the federation; leave them out with graph.take"
             )
         return self.take([self._positions[name] for name in names])
 

@@ -39,9 +39,9 @@ def noisy_moments(
 
     Skewness and kurtosis themselves have no bounded sensitivity (the variance they are divided by may be near 0), so
     the noise goes on what they are made of. Features are clipped to [low, high] and mapped to u ∈ [0, 1]; the client
-    computes the means of u, u², u³, u⁴. Replacing one of n samples moves each of these 4M means by at most 1/n, together by
-    Δ = 2√M / n in Euclidean norm. Gaussian noise of the analytic mechanism for (ε, δ, Δ) is added once; the moments are
-    computed from the noisy means, which costs no more privacy. Where the noisy variance is within three standard
+    computes the means of u, u², u³, u⁴. Replacing one of n samples moves each of these 4M means by at most 1/n,
+    together by Δ = 2√M / n in Euclidean norm. Gaussian noise of the analytic mechanism for (ε, δ, Δ) is added once; the
+    moments are computed from the noisy means, which costs no more privacy. Where the noisy variance is within three standard
     deviations of the noise, skewness and kurtosis are set to 0. The number of samples n is taken as public.
     """
     if not (np.isfinite(low) and np.isfinite(high) and low < high):

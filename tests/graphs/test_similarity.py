@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+
+from fedkin.errors import FedkinError
+from fedkin.graphs import coordinates, from_statistics, gaussian, knn
+
+RNG = np.random.default_rng(0)
+STATS = RNG.normal(size=(6, 4, 5))
+
+
+def distance() -> np.ndarray:
+    d = np.zeros((6, 6))
+    for i in range(6):
+        for j in range(6):
+            d[i, j] = sum(np.linalg.norm(STATS[i, r] - STATS[j, r]) for r in range(4)) / 4
+    return d
+
+
+def test_all_four_ways_to_weigh_a_distance() -> None:
+    d, off = distance(), ~np.eye(6, dtype=bool)
+    sigma = np.median(d[off])
+    for weights, expected in {
+        "similarity": 1 - d / d.max(),
+        "gaussian": np.exp(-(d**2) / sigma**2),
+        "literal": d / d.max(),
+        "literal_raw": d,
+    }.items():
+        graph = from_statistics(STATS, weights=weights).adjacency.toarray()  # type: ignore[arg-type]
+        np.testing.assert_allclose(graph, expected * off, atol=1e-12)
+
+
+def test_scales() -> None:
+    assert from_statistics(STATS, scale="max").adjacency.max() == pytest.approx(1)
+    assert from_statistics(STATS, scale="mean_degree").degrees.mean() == pytest.approx(5)
+    with pytest.raises(FedkinError, match="unknown scale"):
+        from_statistics(STATS, scale="min")  # type: ignore[arg-type]
+
+
+def test_the_closest_clients_weigh_most_and_identical_ones_weigh_one() -> None:
+    stats = np.zeros((3, 4, 2))
+    stats[2] = 5
+    graph = from_statistics(stats, ["a", "b", "far"])
+    assert graph.neighbours("a") == {"b": 1.0}
+    same = from_statistics(np.ones((3, 4, 2)))
+    assert same.adjacency.toarray()[0].tolist() == [0, 1, 1]
+    assert from_statistics(np.ones((3, 4, 2)), weights="gaussian").adjacency.toarray()[0].tolist() == [0, 1, 1]
+    assert from_statistics(np.ones((1, 4, 2))).n_edges == 0
+
+
+def test_statistics_that_do_not_match_name_the_client() -> None:
+    with pytest.raises(FedkinError, match=r"client 'b'.*\(4, 3\)"):
+        from_statistics([np.zeros((4, 2)), np.zeros((4, 3))], ["a", "b"])
+    with pytest.raises(FedkinError, match=r"client 'b'.*finite"):
+        from_statistics([np.zeros((4, 2)), np.full((4, 2), np.nan)], ["a", "b"])
+    with pytest.raises(FedkinError, match="unknown weights"):
+        from_statistics(STATS, weights="simillarity")  # type: ignore[arg-type]
+
+
+def test_gaussian() -> None:
+    x = RNG.normal(size=(7, 3))
+    d = cdist(x, x)
+    expected = np.exp(-(d**2) / 2.0**2) * (1 - np.eye(7))
+    np.testing.assert_allclose(gaussian(x, sigma=2.0).adjacency.toarray(), expected, atol=1e-12)
+
+
+def test_knn_against_brute_force() -> None:
+    x = RNG.normal(size=(50, 4))
+    d = cdist(x, x)
+    np.fill_diagonal(d, np.inf)
+    nearest = np.argsort(d, axis=1)[:, :3]
+    expected = np.zeros((50, 50))
+    expected[np.arange(50)[:, None], nearest] = 1
+    np.testing.assert_array_equal(knn(x, 3).adjacency.toarray(), np.maximum(expected, expected.T))
+    weighted = knn(x, 3, weights="gaussian").adjacency.toarray()
+    np.testing.assert_array_equal(weighted > 0, np.maximum(expected, expected.T) > 0)
+    assert knn(np.zeros((4, 2)), 3).n_edges == 6  # twins are neighbours too
+    with pytest.raises(FedkinError, match="k must be from 1 to 49"):
+        knn(x, 50)
+    x[7, 0] = np.nan
+    with pytest.raises(FedkinError, match="'client-7'"):
+        knn(x, 3)
+
+
+def test_knn_of_many_clients_forms_no_square_array() -> None:
+    graph = knn(np.random.default_rng(1).random((30_000, 2)), 5)  # 30,000² float64 would be 7 GB
+    assert graph.adjacency.nnz < 30_000 * 10
+
+
+def test_coordinates_are_great_circle_distances() -> None:
+    # Zürich, Bern, Geneva, Sydney; Zürich–Bern 95 km, Bern–Geneva 129 km.
+    places = np.array([[47.3769, 8.5417], [46.9480, 7.4474], [46.2044, 6.1432], [-33.8688, 151.2093]])
+    names = ["zurich", "bern", "geneva", "sydney"]
+    graph = coordinates(places, radius=150, names=names, sigma=100.0)
+    assert graph.isolated == ("sydney",)
+    km = np.sqrt(-np.log(graph.neighbours("bern")["zurich"])) * 100
+    assert km == pytest.approx(95.5, abs=1.5)
+    assert "zurich" not in graph.neighbours("geneva")
+    assert coordinates(places[:3], k=1, names=names[:3]).n_edges == 2
+    far = coordinates(places, k=1, names=names, sigma=100.0)
+    assert far.isolated == ("sydney",)  # its weight falls under the threshold
+    for bad in ({}, {"k": 1, "radius": 5.0}, {"k": 4}, {"radius": -1.0}):
+        with pytest.raises(FedkinError, match="coordinates"):
+            coordinates(places, **bad)  # type: ignore[arg-type]
+    with pytest.raises(FedkinError, match="latitude"):
+        coordinates(places[:, ::-1], k=1)
