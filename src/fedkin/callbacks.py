@@ -61,8 +61,9 @@ class Progress(Callback):
     def on_round(self, run: Run, record: Record) -> None:
         metric = run.setting.task.metric
         parts = [f"{when} {_mean(record, when, f'test_{metric}'):.4f}" for when in ("pre", "post") if when in record]
-        news = {"news": f"{metric} {' '.join(parts)}"} if parts else {}
-        self.bar.update(self.work, completed=record["round"], **news)
+        self.bar.update(self.work, completed=record["round"])
+        if parts:
+            self.bar.update(self.work, news=f"{metric} {' '.join(parts)}")
 
     def on_end(self, run: Run) -> None:
         self.bar.stop()
@@ -98,7 +99,7 @@ class TensorBoard(Callback):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as problem:
             raise FedkinError("TensorBoard is not installed; pip install 'fedkin[track]'") from problem
-        self.writer = SummaryWriter(str(directory))  # type: ignore[no-untyped-call]
+        self.writer = SummaryWriter(str(directory))
 
     def on_round(self, run: Run, record: Record) -> None:
         scalars: dict[str, Any] = {f"log/{k}": v for k, v in record["log"].items() if isinstance(v, int | float)}
@@ -106,10 +107,10 @@ class TensorBoard(Callback):
             for metric in record.get(when, {}):
                 scalars[f"{when}/{metric}"] = _mean(record, when, metric)
         for name, value in scalars.items():
-            self.writer.add_scalar(name, value, record["round"])  # type: ignore[no-untyped-call]
+            self.writer.add_scalar(name, value, record["round"])
 
     def on_end(self, run: Run) -> None:
-        self.writer.close()  # type: ignore[no-untyped-call]
+        self.writer.close()
 
 
 class EarlyStop(Callback):

@@ -208,7 +208,9 @@ class Federation:
         return cls(
             names,
             spec,
-            *(Split.join(parts[part]) for part in ("train", "validation", "test")),
+            Split.join(parts["train"]),
+            Split.join(parts["validation"]),
+            Split.join(parts["test"]),
             public=public,
             graph=graph,
             truth=dict(truth or {}),
@@ -281,15 +283,16 @@ class Federation:
         rows = [int(k) for k in clients]
         names = tuple(self.names[k] for k in rows)
         public = None if self.public is None else {n: v for n, v in self.public.items() if n == "*" or n in names}
-        splits = {name: split.take(rows) for name, split in self._splits().items()}
         return replace(
             self,
             names=names,
+            train=self.train.take(rows),
+            validation=self.validation.take(rows),
+            test=self.test.take(rows),
             public=public,
             graph=None if self.graph is None else self.graph.take(rows),
             truth={k: v[rows] if len(v) == len(self) else v for k, v in self.truth.items()},
             source={},
-            **splits,
         )
 
     def label_counts(self, split: Literal["train", "validation", "test"] = "train") -> np.ndarray:

@@ -50,7 +50,7 @@ def train_by_loop(
                 pull = sum(((p - a) ** 2).sum() for p, a in zip(module.parameters(), start))
                 loss = loss + mu / 2 * pull
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
         trained.append(shard.spec.layout.pack(module, rows.dtype))
     return torch.stack(trained)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -136,7 +137,7 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
                 if private is not None:
                     shard.store["private"][request.ids] = trained.rows[:, private]
                 for key, value in trained.keep.items():
-                    shard.private(key, lambda value=value: torch.zeros_like(value[0]))[request.ids] = value
+                    shard.private(key, partial(torch.zeros_like, value[0]))[request.ids] = value
             reply["rows"] = trained.rows if private is None else trained.rows[:, ~private]
             return reply
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,7 +46,7 @@ class Layout:
     def of(cls, module: nn.Module) -> Layout:
         start = 0
 
-        def slots(tensors: list[tuple[str, Tensor]]) -> tuple[Slot, ...]:
+        def slots(tensors: Sequence[tuple[str, Tensor]]) -> tuple[Slot, ...]:
             nonlocal start
             made = []
             for name, tensor in tensors:

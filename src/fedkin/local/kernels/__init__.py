@@ -17,7 +17,7 @@ from fedkin.federation import Task
 from fedkin.local.kernels.linear import LinearKernel, dense_layers
 from fedkin.local.kernels.looped import LoopedKernel
 from fedkin.local.kernels.vmapped import VmappedKernel
-from fedkin.models import ModelSpec
+from fedkin.models import Layout, ModelSpec
 
 _LOOPED = (
     nn.modules.conv._ConvNd,
@@ -30,6 +30,7 @@ class Kernel(Protocol):
     """Gradients and outputs of k stacked clients."""
 
     name: str
+    layout: Layout
     chunk: int
     """How many clients are best worked on at once."""
 

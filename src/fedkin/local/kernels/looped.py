@@ -81,7 +81,7 @@ class LoopedKernel:
             for norm in self.norms:
                 norm.train(n > 1)  # the variance of one sample is undefined: such a batch uses the running statistics
             loss = (per_sample(self.kind, self.module(inputs), targets) * share).sum()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             if counters is not None:
                 for c, tensor in enumerate(self.counters):
                     counters[k, c] = tensor
