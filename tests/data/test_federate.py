@@ -67,7 +67,9 @@ def test_scaling_is_fitted_on_training_rows_only() -> None:
         seen.append(train.copy())
         return lambda raw: (raw - train.mean()).astype(np.float32)
 
-    federation = pooled(Recipe(clients=3, partition="iid"), np.arange(90.0)[:, None], np.arange(90) % 3, range(3), fit=fit)
+    federation = pooled(
+        Recipe(clients=3, partition="iid"), np.arange(90.0)[:, None], np.arange(90) % 3, range(3), fit=fit
+    )
     assert len(seen) == 1
     assert len(seen[0]) == len(federation.train.x)
     assert federation.train.x.mean() == pytest.approx(0, abs=1e-4)

@@ -17,9 +17,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 def label_arrays(minimum: int = 200) -> st.SearchStrategy[np.ndarray]:
     return st.builds(
-        lambda seed, classes, n: np.concatenate(
-            [np.arange(classes).repeat(20), rng(seed).integers(0, classes, n)]
-        ),
+        lambda seed, classes, n: np.concatenate([np.arange(classes).repeat(20), rng(seed).integers(0, classes, n)]),
         st.integers(0, 10**6),
         st.integers(2, 12),
         st.integers(minimum, 600),

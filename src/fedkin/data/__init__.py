@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedkin.data.catalogue import catalogue, info, load, prepare
+from fedkin.data.registry import catalogue, info, load, prepare
 from fedkin.data.tabular import from_csv, from_table
 
 __all__ = ["catalogue", "from_csv", "from_table", "info", "load", "prepare"]

@@ -31,7 +31,7 @@ class Archive:
             raise FedkinError(f"{self.path}: the archive has no {ending}; it is another version, get the right one")
         if isinstance(self.opened, zipfile.ZipFile):
             return self.opened.read(found[0])
-        member = self.opened.extractfile(found[0])
+        member = self.opened.extractfile(found[0]) if self.opened.getmember(found[0]).isfile() else None
         if member is None:
             raise FedkinError(f"{self.path}: member {found[0]!r} is not a plain file; do not use this archive")
         return member.read()

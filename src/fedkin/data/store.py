@@ -71,7 +71,8 @@ def read(folder: Path, names: list[str]) -> dict[str, np.ndarray]:
         return {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in names}
     except (OSError, ValueError, EOFError) as problem:
         raise FedkinError(
-            f"the cache in {folder} is damaged ({problem}); prepare it again: fedkin data prepare --force"
+            f"the cache in {folder} is damaged ({problem}); prepare it again: "
+            f"fedkin data prepare {folder.parent.name} --force"
         ) from problem
 
 

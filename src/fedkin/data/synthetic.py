@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.data.catalogue import dataset
 from fedkin.data.federate import Recipe, numbered
 from fedkin.data.partition import largest_remainders
+from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation

@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedkin.data.catalogue import dataset
 from fedkin.data.federate import Recipe, pooled
+from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays
 from fedkin.errors import unknown
 from fedkin.federation import Federation

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.data.archive import open_archive, open_inner
-from fedkin.data.catalogue import dataset
 from fedkin.data.federate import Recipe, Scale, pooled
+from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays, File, Source, check, check_counts
 from fedkin.errors import unknown
 from fedkin.federation import Federation

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.data.archive import open_archive
-from fedkin.data.catalogue import dataset
 from fedkin.data.federate import Recipe
+from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays, File, Source, check
 from fedkin.errors import FedkinError, unknown
 from fedkin.federation import Federation, Split, Task

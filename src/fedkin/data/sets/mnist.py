@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedkin.data.catalogue import dataset
 from fedkin.data.federate import Recipe
 from fedkin.data.images import images
+from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays, File, Source, check, check_counts
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedkin.data.archive import open_archive
-from fedkin.data.catalogue import dataset
 from fedkin.data.federate import Recipe, pooled
+from fedkin.data.registry import dataset
 from fedkin.data.sets.har import as_stored
 from fedkin.data.source import Arrays, File, Source, check
 from fedkin.errors import FedkinError

@@ -1,4 +1,4 @@
-"""The catalogue of data sets: register, list, describe, prepare, load."""
+"""The registry of data sets: register, list, describe, prepare, load."""
 
 from __future__ import annotations
 
