@@ -19,7 +19,9 @@ from fedkin.streams import Streams
 class Sharded:
     """Clients dealt out to `count` in-process shards in a scrambled order."""
 
-    def __init__(self, federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None, count: int = 3) -> None:
+    def __init__(
+        self, federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None, count: int = 3
+    ) -> None:
         self.names, self.sizes, self.traffic = federation.names, federation.train.sizes, Traffic()
         order = np.random.default_rng(7).permutation(len(federation))
         self.members = [part for part in np.array_split(order, count) if len(part)]

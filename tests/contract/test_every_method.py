@@ -63,7 +63,9 @@ def make(name: str, **changes: Any) -> Algorithm:
 
 def run(name: str, federation: Federation, algorithm: Algorithm | None = None, **options: Any) -> Result:
     settings = {"rounds": 3, "seed": 1, "dtype": "float64", **options}
-    return fedkin.train(federation, settings.pop("model", MODEL.get(name, "mlp:6")), algorithm or make(name), **settings)
+    return fedkin.train(
+        federation, settings.pop("model", MODEL.get(name, "mlp:6")), algorithm or make(name), **settings
+    )
 
 
 @pytest.fixture(params=METHODS)
@@ -216,8 +218,8 @@ def test_every_parameter_changes_the_result(name: str, field: str, federation: F
         assert SILENT[name, field], "a silent parameter needs a reason"
         return
     base = {**COMMON_WITH.get(field, {}), **WITH.get((name, field), {})}
-    before = run(name, federation, make(name, **base), model="bn-mlp:6" if name not in MODEL else MODEL[name])
+    before = run(name, federation, make(name, **base), model=MODEL.get(name, "bn-mlp:6"))
     changed = {**base, field: _another(name, field)}
-    after = run(name, federation, make(name, **changed), model="bn-mlp:6" if name not in MODEL else MODEL[name])
+    after = run(name, federation, make(name, **changed), model=MODEL.get(name, "bn-mlp:6"))
     same = np.array_equal(before.rows, after.rows) and repr(before.metrics) == repr(after.metrics)
     assert not same, f"{name}.{field} has no effect"

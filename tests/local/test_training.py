@@ -1,0 +1,186 @@
+"""Every kernel against the plain nn.Module + torch.optim loop, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedkin.federation import Federation
+from fedkin.local.oracle import train_by_loop
+from fedkin.local.sgd import Sgd
+from fedkin.local.shard import Shard
+from fedkin.local.training import evaluate, train
+from fedkin.models import ModelSpec
+from fedkin.streams import Streams
+
+
+class Residual(nn.Module):
+    """A module no special kernel knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.first(x))
+        return self.last(h + self.norm(h))
+
+
+def frozen_first_layer() -> nn.Module:
+    net = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    net[0].weight.requires_grad_(False)
+    return net
+
+
+def with_dropout() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Dropout(0.3), nn.Linear(5, 3))
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
+    )
+
+
+MODELS = {
+    "linear": "mlr",
+    "no-bias": "linear",
+    "perceptron": "mlp:5,4",
+    "tanh": lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)),
+    "two linear": lambda: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)),
+    "batch norm": "bn-mlp:5",
+    "residual": Residual,
+    "frozen": frozen_first_layer,
+    "convolution": convolutional,
+}
+KERNELS = {
+    **dict.fromkeys(("linear", "no-bias", "perceptron", "tanh", "two linear"), "linear"),
+    **dict.fromkeys(("batch norm", "convolution"), "loop"),
+    **dict.fromkeys(("residual", "frozen"), "vmap"),
+}
+SIZES = (1, 7, 23, 40, 16, 2, 31)
+
+
+def federation(kind: str = "classification", sizes: tuple[int, ...] = SIZES) -> Federation:
+    rng = np.random.default_rng(0)
+    clients = {}
+    for k, n in enumerate(sizes):
+        y = rng.integers(0, 3, n) if kind == "classification" else rng.normal(size=(n, 3))
+        clients[f"c{k}"] = (rng.normal(size=(n, 6)), y)
+    classes = [0, 1, 2] if kind == "classification" else None
+    return Federation.from_arrays(clients, classes=classes, test_fraction=0.2)
+
+
+def shard_of(model: str | Callable[[], nn.Module], kind: str = "classification", workers: int = 2) -> Shard:
+    data = federation(kind)
+    return Shard(data, ModelSpec.of(model, data.task, torch.float64), Streams(3), workers)
+
+
+def start(shard: Shard) -> torch.Tensor:
+    return torch.stack([shard.spec.initial_row(Streams(3), k) for k in range(len(shard))])
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+@pytest.mark.parametrize("label", MODELS)
+@pytest.mark.parametrize(
+    "settings",
+    [Sgd(lr=0.1, epochs=2, batch_size=8), Sgd(lr=0.05, steps=5, batch_size=8, momentum=0.9, weight_decay=0.1)],
+)
+def test_every_kernel_agrees_with_the_plain_loop(label: str, kind: str, settings: Sgd) -> None:
+    shard = shard_of(MODELS[label], kind)
+    assert shard.choice.name == KERNELS[label], shard.choice.reason
+    ids = np.arange(len(shard))
+    rows = start(shard)
+    trained, losses = train(shard, ids, rows, settings, round=2, mu=0.3)
+    assert torch.allclose(trained, train_by_loop(shard, ids, rows, settings, round=2, mu=0.3), atol=1e-10)
+    assert torch.isfinite(losses).all()
+    assert torch.equal(rows, start(shard)), "the input rows were changed"
+
+
+@pytest.mark.parametrize("label", ["perceptron", "batch norm", "residual"])
+def test_a_client_alone_gets_the_same_numbers(label: str) -> None:
+    shard, settings = shard_of(MODELS[label]), Sgd(lr=0.1, epochs=2, batch_size=8, momentum=0.5)
+    ids, rows = np.arange(len(shard)), start(shard)
+    together, _ = train(shard, ids, rows, settings, round=1)
+    for k in ids:
+        alone, _ = train(shard, ids[k : k + 1], rows[k : k + 1], settings, round=1)
+        assert torch.allclose(alone[0], together[k], atol=1e-12)
+
+
+def test_dropout_is_repeatable_per_client_and_leaves_the_global_generator_alone() -> None:
+    shard = shard_of(with_dropout)
+    assert shard.choice.stochastic
+    ids, rows, settings = np.arange(len(shard)), start(shard), Sgd(lr=0.1, epochs=2, batch_size=8)
+    before = torch.get_rng_state()
+    together, _ = train(shard, ids, rows, settings, round=1)
+    backwards, _ = train(shard, ids[::-1].copy(), rows.flip(0), settings, round=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(together, backwards.flip(0))
+    other, _ = train(shard, ids, rows, settings, round=2)
+    assert not torch.equal(together, other)
+
+
+def test_proximal_gradient_is_mu_times_the_distance() -> None:
+    """∇(μ/2)‖w − a‖² = μ(w − a): with a constant loss, one step of rate γ contracts w − a by 1 − γμ."""
+    shard = shard_of("linear", "regression")
+    ids, rows = np.arange(len(shard)), start(shard)
+    anchor = rows + torch.randn(rows.shape, dtype=rows.dtype, generator=torch.Generator().manual_seed(0))
+    settings = Sgd(lr=0.1, steps=1, batch_size=100)
+    plain, _ = train(shard, ids, rows, settings, round=1)
+    pulled, _ = train(shard, ids, rows, settings, round=1, mu=0.7, anchor=anchor)
+    assert torch.allclose(pulled - plain, -0.1 * 0.7 * (rows - anchor), atol=1e-12)
+
+
+def test_shift_is_added_to_every_gradient() -> None:
+    shard = shard_of("linear", "regression")
+    ids, rows = np.arange(len(shard)), start(shard)
+    settings, shift = Sgd(lr=0.1, steps=1, batch_size=100), torch.ones_like(rows)
+    plain, _ = train(shard, ids, rows, settings, round=1)
+    shifted, _ = train(shard, ids, rows, settings, round=1, shift=shift)
+    assert torch.allclose(shifted - plain, -0.1 * shift, atol=1e-12)
+
+
+def test_learning_rate_decays_by_steps_of_rounds() -> None:
+    settings = Sgd(lr=1.0, lr_decay=0.5, lr_decay_every=2)
+    assert [settings.rate(t) for t in (1, 2, 3, 4, 5)] == [1, 1, 0.5, 0.5, 0.25]
+
+
+def test_counters_count_batches_per_client() -> None:
+    shard = shard_of("bn-mlp:5")
+    ids, rows = np.arange(len(shard)), start(shard)
+    counters = torch.zeros((len(shard), 1), dtype=torch.int64)
+    train(shard, ids, rows, Sgd(epochs=2, batch_size=8), round=1, counters=counters)
+    sizes = shard.train.sizes
+    whole, rest = sizes // 8, sizes % 8
+    assert counters[:, 0].tolist() == (2 * (whole + (rest > 1))).tolist()  # a lone sample does not move the statistics
+
+
+@pytest.mark.parametrize("label", ["perceptron", "batch norm", "residual"])
+def test_evaluation_equals_the_module(label: str) -> None:
+    shard = shard_of(MODELS[label])
+    ids, rows = np.arange(len(shard)), start(shard)
+    found = evaluate(shard, ids, rows, "test")
+    for k in ids:
+        x, y = shard.test.of(k)
+        assert found["count"][k] == len(x)
+        if len(x):
+            module = shard.spec.module(rows[k])
+            with torch.no_grad():
+                outputs = module(x)
+            assert found["accuracy"][k] == pytest.approx((outputs.argmax(1) == y).double().mean().item())
+            assert found["loss"][k] == pytest.approx(nn.functional.cross_entropy(outputs, y).item())
+
+
+def test_float32_follows_float64() -> None:
+    data = federation()
+    settings = Sgd(lr=0.1, epochs=2, batch_size=8)
+    trained = []
+    for dtype in (torch.float32, torch.float64):
+        shard = Shard(data, ModelSpec.of("mlp:5,4", data.task, dtype), Streams(3))
+        rows = start(shard_of("mlp:5,4")).to(dtype)
+        trained.append(train(shard, np.arange(len(data)), rows, settings, round=1)[0].double())
+    assert torch.allclose(*trained, atol=1e-4)
