@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedkin.streams import permutations, uniform_words
+
+
+class Batch(NamedTuple):
+    """One step of the clients that still make steps: the first `active` of their chunk.
+
+    x (active, b, *input), y (active, b, …), weight (active, b) as in `Plan`.
+    """
+
+    active: int
+    x: Tensor
+    y: Tensor
+    weight: Tensor
 
 
 @dataclass(frozen=True)
@@ -22,6 +36,16 @@ class Plan:
     index: Tensor
     weight: Tensor
     steps: np.ndarray
+
+    def batches(self, x: Tensor, y: Tensor) -> Iterator[Batch]:
+        """Step after step, the samples of all clients that make it. Clients must be sorted by steps, most first."""
+        active = len(self.steps)
+        for step in range(self.index.shape[1]):
+            while self.steps[active - 1] <= step:
+                active -= 1
+            index = self.index[:active, step]
+            samples = x.index_select(0, index.reshape(-1)).view(*index.shape, *x.shape[1:])
+            yield Batch(active, samples, y[index], self.weight[:active, step])
 
 
 def count_steps(sizes: np.ndarray, batch_size: int, epochs: int, steps: int | None) -> np.ndarray:

@@ -34,6 +34,20 @@ class Sgd(BaseModel):
         return float(self.lr * self.lr_decay ** ((round - 1) // self.lr_decay_every))
 
 
+class Descent:
+    """The step of stacked clients: v ← m·v + g, w ← w − γ·v. The velocity v starts at zero."""
+
+    def __init__(self, settings: Sgd, rate: float, like: Tensor) -> None:
+        self.momentum, self.rate = settings.momentum, rate
+        self.velocity = torch.zeros_like(like, memory_format=torch.contiguous_format) if settings.momentum else None
+
+    def step(self, weights: Tensor, slopes: Tensor) -> None:
+        """Move the weights (a, P) of the first a clients in place."""
+        if self.velocity is not None:
+            slopes = self.velocity[: len(slopes)].mul_(self.momentum).add_(slopes)
+        weights.add_(slopes, alpha=-self.rate)
+
+
 def descend(
     kernel: Kernel,
     rows: Tensor,
@@ -50,31 +64,21 @@ def descend(
 
     rows (k, B), sorted so that clients with more steps come first; samples (x, y) of the shard; anchor and shift (k, P).
     """
-    x, y = samples
-    n_parameters = kernel.layout.n_parameters
-    weights = rows[:, :n_parameters]
+    weights = rows[:, : kernel.layout.n_parameters]
     slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
-    velocity = torch.zeros_like(slopes) if settings.momentum else None
+    descent = Descent(settings, rate, weights)
     total_loss = rows.new_zeros(len(rows))
     if mu and anchor is None:
         anchor = weights.clone()
-    active = len(rows)
-    for step in range(plan.index.shape[1]):
-        while plan.steps[active - 1] <= step:
-            active -= 1
-        index = plan.index[:active, step]
-        batch = x.index_select(0, index.reshape(-1)).view(*index.shape, *x.shape[1:])
+    for active, x, y, weight in plan.batches(*samples):
         w, g = weights[:active], slopes[:active]
         mine = None if counters is None else counters[:active]
-        loss = kernel.gradient(rows[:active], batch, y[index], plan.weight[:active, step], g, mine)
-        total_loss[:active] += loss
+        total_loss[:active] += kernel.gradient(rows[:active], x, y, weight, g, mine)
         if settings.weight_decay:
             g.add_(w, alpha=settings.weight_decay)
         if mu and anchor is not None:
             g.add_(w, alpha=mu).sub_(anchor[:active], alpha=mu)
         if shift is not None:
             g.add_(shift[:active])
-        if velocity is not None:
-            g = velocity[:active].mul_(settings.momentum).add_(g)
-        w.add_(g, alpha=-rate)
+        descent.step(w, g)
     return total_loss / torch.from_numpy(plan.steps).clamp(min=1).to(rows.dtype)

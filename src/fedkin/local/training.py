@@ -2,18 +2,115 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.local.batches import count_steps, plan_batches
+from fedkin.local.batches import Batch, Plan, count_steps, plan_batches
+from fedkin.local.kernels import Kernel
 from fedkin.local.losses import metrics
-from fedkin.local.sgd import Sgd, descend
+from fedkin.local.sgd import Descent, Sgd, descend
 from fedkin.local.shard import Samples, Shard
 
 Part = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some of the asked clients, who take their steps together; those with more steps come first."""
+
+    shard: Shard
+    kernel: Kernel
+    settings: Sgd
+    rate: float
+    """γ of this round."""
+    place: np.ndarray
+    """Their places 0…k−1 among the clients asked, to pick from (and write to) tensors of the method's own."""
+    rows: Tensor
+    """Their rows (k, B), trained in place."""
+    counters: Tensor | None
+    words: np.ndarray
+    """One random word per client, for random numbers of the method's own."""
+    plan: Callable[[str], Plan]
+    """The plan of batches drawn for a purpose."""
+
+    @property
+    def weights(self) -> Tensor:
+        """The parameters among `rows`, (k, P)."""
+        return self.rows[:, : self.kernel.layout.n_parameters]
+
+    def batches(self, purpose: str = "batches") -> Iterator[Batch]:
+        """The batches of every step. Another purpose gives independent batches, as many."""
+        return self.plan(purpose).batches(self.shard.train.x, self.shard.train.y)
+
+    def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
+        """Write ∇f at `rows` (a, B) into `out` (a, P), weight decay included; return the losses (a,).
+
+        Running statistics in the buffer columns of `rows`, and `counters`, move on as in any training step.
+        """
+        loss = self.kernel.gradient(rows, batch.x, batch.y, batch.weight, out, counters)
+        if self.settings.weight_decay:
+            out.add_(rows[:, : out.shape[1]], alpha=self.settings.weight_decay)
+        return loss
+
+    def descent(self) -> Descent:
+        """The step rule of the settings, with its own velocity."""
+        return Descent(self.settings, self.rate, self.weights)
+
+    def per_step(self, total: Tensor) -> Tensor:
+        """Sums over steps as means over each client's own number of steps, (k,)."""
+        steps = self.plan("batches").steps
+        return total / torch.from_numpy(steps).clamp(min=1).to(total.dtype)
+
+
+def train_chunks(
+    shard: Shard,
+    ids: np.ndarray,
+    rows: Tensor,
+    settings: Sgd,
+    round: int,
+    work: Callable[[Chunk], Tensor],
+    counters: Tensor | None = None,
+    purpose: str = "batches",
+) -> tuple[Tensor, Tensor]:
+    """Train clients `ids` from `rows` (k, B), chunk by chunk, by `work`, which moves a chunk's rows in place.
+
+    Returns the trained rows (k, B) and what `work` returns for each client, its mean training loss (k,).
+    Batches depend on (seed, purpose, round, client name) only. `counters` (k, C) are updated in place.
+    """
+    rows = rows.clone(memory_format=torch.contiguous_format)
+    losses = rows.new_zeros(len(rows))
+    keys, sizes, offsets = shard.keys[ids], shard.train.sizes[ids], shard.train.offsets[ids]
+    words = shard.streams.words(purpose, round, keys)
+    steps = count_steps(sizes, settings.batch_size, settings.epochs, settings.steps)
+
+    def do(place: np.ndarray) -> None:
+        @cache
+        def plan(why: str) -> Plan:
+            drawn = words if why == "batches" else shard.streams.words(f"{purpose} {why}", round, keys)
+            how = settings.batch_size, settings.epochs, settings.steps, rows.dtype
+            return plan_batches(drawn[place], sizes[place], offsets[place], *how)
+
+        pick = torch.from_numpy(place)
+        own_counters = None if counters is None else counters[pick]
+        with shard.kernel() as kernel, seeded(shard, words[place[0]]):
+            chunk = Chunk(
+                shard, kernel, settings, settings.rate(round), place, rows[pick], own_counters, words[place], plan
+            )
+            losses[pick] = work(chunk)
+        rows[pick] = chunk.rows
+        if counters is not None and own_counters is not None:
+            counters[pick] = own_counters
+
+    with shard.kernel() as kernel:
+        size = kernel.chunk
+    shard.each(do, shard.chunks(ids, steps, size))
+    return rows, losses
 
 
 def train(
@@ -28,51 +125,23 @@ def train(
     counters: Tensor | None = None,
     purpose: str = "batches",
 ) -> tuple[Tensor, Tensor]:
-    """Train clients `ids` from `rows` (k, B) with `descend`; return the trained rows (k, B) and mean losses (k,).
+    """Train clients `ids` from `rows` (k, B) with `descend`; return the trained rows (k, B) and mean losses (k,)."""
 
-    Batches depend on (seed, purpose, round, client name) only. `counters` (k, C) are updated in place.
-    """
-    rows = rows.clone(memory_format=torch.contiguous_format)
-    losses = rows.new_zeros(len(rows))
-    words = shard.streams.words(purpose, round, shard.keys[ids])
-    sizes = shard.train.sizes[ids]
-    steps = count_steps(sizes, settings.batch_size, settings.epochs, settings.steps)
-    rate = settings.rate(round)
-
-    def work(chosen: np.ndarray) -> None:
-        pick = torch.from_numpy(chosen)
-        plan = plan_batches(
-            words[chosen],
-            sizes[chosen],
-            shard.train.offsets[ids[chosen]],
-            settings.batch_size,
-            settings.epochs,
-            settings.steps,
-            rows.dtype,
+    def work(chunk: Chunk) -> Tensor:
+        return descend(
+            chunk.kernel,
+            chunk.rows,
+            (shard.train.x, shard.train.y),
+            chunk.plan("batches"),
+            settings,
+            chunk.rate,
+            mu,
+            None if anchor is None else anchor[chunk.place],
+            None if shift is None else shift[chunk.place],
+            chunk.counters,
         )
-        mine = rows[pick]
-        own_counters = None if counters is None else counters[pick]
-        with shard.kernel() as kernel, seeded(shard, words[chosen[0]]):
-            losses[pick] = descend(
-                kernel,
-                mine,
-                (shard.train.x, shard.train.y),
-                plan,
-                settings,
-                rate,
-                mu,
-                None if anchor is None else anchor[pick],
-                None if shift is None else shift[pick],
-                own_counters,
-            )
-        rows[pick] = mine
-        if counters is not None and own_counters is not None:
-            counters[pick] = own_counters
 
-    with shard.kernel() as kernel:
-        size = kernel.chunk
-    shard.each(work, shard.chunks(ids, steps, size))
-    return rows, losses
+    return train_chunks(shard, ids, rows, settings, round, work, counters, purpose)
 
 
 class seeded:
