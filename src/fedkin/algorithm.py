@@ -226,9 +226,11 @@ def mix(
 
 
 def follow_influence(state: State, replies: Replies, coupling: Coupling) -> State:
-    """I ← M (I + diag(‖Δ_j‖)), where influence is tracked."""
+    """I ← M (I + diag(‖Δ_j‖)), where influence is tracked; a coupling without a matrix M ends the tracking."""
     if "influence" not in state.arrays:
         return state
+    if not coupling.linear:
+        return replace(state, arrays={name: a for name, a in state.arrays.items() if name != "influence"})
     influence = state.arrays["influence"].clone()
     influence[replies.ids, replies.ids] += replies["moved"].to(influence.dtype)
     return state.with_arrays(influence=coupling.apply(influence))

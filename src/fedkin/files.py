@@ -40,8 +40,11 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, (json.dumps(plain(value), indent=1, ensure_ascii=False) + "\n").encode())
 
 
+OWN_FUNCTION = "own function "
+
+
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: arrays as lists, NaN and infinity as null."""
+    """A value as JSON can hold it: arrays as lists, NaN and infinity as null, a function by its name."""
     if isinstance(value, Tensor):
         value = value.detach().numpy()
     if isinstance(value, np.ndarray | np.generic):
@@ -52,6 +55,8 @@ def plain(value: Any) -> Any:
         return [plain(entry) for entry in value]
     if isinstance(value, float) and not np.isfinite(value):
         return None
+    if callable(value):
+        return OWN_FUNCTION + getattr(value, "__name__", type(value).__name__)
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 

@@ -22,7 +22,7 @@ from fedkin.engines import connect
 from fedkin.engines.clients import Replies
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
-from fedkin.files import plain, versions, write_atomic
+from fedkin.files import OWN_FUNCTION, plain, versions, write_atomic
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.build import build as build_graph
 from fedkin.history import History, Record
@@ -439,6 +439,12 @@ def resume(
         model = config["model"]["name"]
     if algorithm is None:
         parameters = dict(config["algorithm"])
+        for name, value in parameters.items():
+            if str(value).startswith(OWN_FUNCTION):
+                raise FedkinError(
+                    f"{out} was trained with a function of your own ({name} = {value.removeprefix(OWN_FUNCTION)}); "
+                    "pass the algorithm again: resume(dir, algorithm=…)"
+                )
         algorithm = algorithms.make(parameters.pop("name"), parameters)
     graph = ClientGraph.load(out / "graph.npz") if "file" in config["graph"] else None
     settings = {**config["run"], **({} if rounds is None else {"rounds": rounds})}

@@ -90,7 +90,7 @@ def test_relabelling_and_components() -> None:
 
 def test_it_has_no_matrix_and_refuses_bad_input() -> None:
     graph = complete("abc")
-    denoiser = graph_denoiser(graph, "graph_total_variation", 0.5, [1, 2, 3])
+    denoiser = graph_denoiser(graph, "tv", 0.5, [1, 2, 3])
     assert isinstance(denoiser, GraphTotalVariation)
     with pytest.raises(FedkinError, match="not linear"):
         denoiser.matrix()
@@ -98,6 +98,6 @@ def test_it_has_no_matrix_and_refuses_bad_input() -> None:
         with pytest.raises(FedkinError, match="strength"):
             GraphTotalVariation(graph, strength)
     with pytest.raises(FedkinError, match="fidelity"):
-        graph_denoiser(graph, "graph_total_variation", 0.5, fidelity="literal")
-    with pytest.raises(FedkinError, match="did you mean 'graph_total_variation'"):
-        graph_denoiser(graph, "graph_total_variaton", 0.5)
+        graph_denoiser(graph, "tv", 0.5, fidelity="literal")
+    with pytest.raises(FedkinError, match="did you mean 'tikhonov'"):
+        graph_denoiser(graph, "tikonov", 0.5)

@@ -19,6 +19,8 @@ class Coupling(ABC):
 
     clients: int
     """K, how many rows it couples."""
+    linear: bool = True
+    """Whether there is a matrix M that does not depend on the rows."""
 
     @abstractmethod
     def apply(self, rows: torch.Tensor) -> torch.Tensor:

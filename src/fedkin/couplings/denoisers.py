@@ -52,8 +52,8 @@ class Denoiser:
         """h(λ) with the result checked: a user's function may return anything."""
         try:
             values = np.asarray(self.response(lambdas, strength), dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise FedkinError(f"denoiser {self.name!r} failed on an array of λ: {error}") from None
+        except Exception as error:
+            raise FedkinError(f"denoiser {self.name!r} failed on an array of λ: {error}") from error
         if values.shape != lambdas.shape:
             raise FedkinError(
                 f"denoiser {self.name!r} must return one value per λ: shape {lambdas.shape}, not {values.shape}"

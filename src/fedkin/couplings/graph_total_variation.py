@@ -29,6 +29,8 @@ class GraphTotalVariation(Coupling):
     References: Beck and Teboulle 2009 (FISTA); Hallac, Leskovec and Boyd 2015 (network lasso).
     """
 
+    linear = False
+
     def __init__(
         self,
         graph: ClientGraph,

@@ -14,7 +14,7 @@ from fedkin.couplings.graph_total_variation import GraphTotalVariation
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
 
-ITERATIVE = "graph_total_variation"
+ITERATIVE = "tv"
 
 
 def names() -> tuple[str, ...]:
@@ -30,7 +30,7 @@ def graph_denoiser(
     fidelity: Fidelity = "size_weighted",
     factor2: bool = False,
 ) -> Coupling:
-    """The coupling of a denoiser: a `GraphFilter`, or `GraphTotalVariation` for "graph_total_variation".
+    """The coupling of a denoiser: a `GraphFilter`, or `GraphTotalVariation` for "tv".
 
     >>> graph_denoiser(ClientGraph([[0, 1], [1, 0]]), "heat", 0.1)
     GraphFilter(heat, strength=0.1, size_weighted, 2 clients)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 
 from fedkin.errors import FedkinError
 
@@ -47,7 +48,7 @@ def checked(schedule: Schedule) -> Schedule:
 
     def strength(t: int) -> float:
         value = schedule(t)
-        if not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        if not isinstance(value, Real) or not 0 <= value < float("inf"):
             raise FedkinError(f"schedule: the strength of round {t} must be finite and not negative, not {value!r}")
         return value
 

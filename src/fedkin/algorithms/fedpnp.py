@@ -1,0 +1,210 @@
+"""FedPnP: local training, then a graph denoiser over the clients' models. Any denoiser can be plugged in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+from torch import Tensor
+
+from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix, place
+from fedkin.couplings import Average, Coupling, GraphFilter, graph_denoiser, schedules, total_variation
+from fedkin.couplings.denoisers import Response, Strength, find
+from fedkin.couplings.filters import Fidelity
+from fedkin.couplings.plug import ITERATIVE
+from fedkin.couplings.plug import names as denoiser_names
+from fedkin.engines.clients import Replies
+from fedkin.errors import FedkinError, unknown
+from fedkin.graphs import ClientGraph
+
+SMALLEST_VARIANCE = 1e-5
+"""A filter with negative entries must not push a running variance below this (the ε of batch norm)."""
+
+
+class FedPnP(Algorithm):
+    """Plug-and-play graph denoising: each client is pulled to its row of Ψ, the server denoises the trained rows Ω̂.
+
+        client k:  w ← Ψ[k];   w ← w − γ (∇f_k(w) + μ (w − Ψ[k]))   for every mini-batch;   Ω̂[k] = w
+        server:    Ψ ← argmin tr((Ψ−Ω̂)ᵀZ(Ψ−Ω̂)) + ν_t tr(ΨᵀLΨ) + ν_t ‖LΨ‖²,   Z = diag(K·n_k/Σn)
+
+    The server's step is a low-pass filter over the client graph with Laplacian L: `soft` 1/(1 + νλ + νλ²), `hard` (the ν
+    smoothest modes), `heat`, `tikhonov`, `tv`, or a function h(λ, ν) of your own. The strength ν_t falls from ν⁰ to β,
+    the number of modes grows from 1 to τ. The graph comes from four moments of the clients' data unless one is given.
+
+    Limits, exact for any client sizes: β = 0 (or τ = K) and μ = 0 is Local; β → ∞ (or τ = 1) is FedAvg with μ = 0 and
+    FedProx with μ > 0. A client that does not take part in a round enters the filter with the row it has on the server.
+
+    Shapes: Ω̂ and Ψ are (K, B). Reference: the FedPnP submission of 2023 (equations 9 to 16); where it leaves a choice,
+    the parameter's description says which value follows its text.
+    """
+
+    name: ClassVar[str] = "fedpnp"
+    title: ClassVar[str] = "FedPnP"
+    deploys: ClassVar[Literal["received", "trained", "validated"]] = "validated"
+    graph_spec: ClassVar[str | None] = "statistics"
+
+    mu: float = Field(0.2, ge=0, allow_inf_nan=False, description="strength μ of the pull to the client's row of Ψ")
+    denoiser: str | Callable[..., Any] = Field(
+        "soft", description="soft, hard, heat, tikhonov, tv, or a function h(λ, strength) of arrays λ"
+    )
+    beta: float = Field(0.0005, ge=0, allow_inf_nan=False, description="final strength β: 0 local, ∞ averaging")
+    beta2: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="soft: the factor of λ², where it is not β as that of λ"
+    )
+    nu0: float = Field(1.0, ge=0, allow_inf_nan=False, description="strength ν⁰ of round 1 (0 if β = 0 is given)")
+    eta: float = Field(0.1, ge=0, le=1, description="η: the strength is multiplied by 1 − η each round until it is β")
+    schedule: str | Callable[..., Any] = Field(
+        "gradual", description="gradual, constant (β or τ from round 1), or a function of the round t = 1, 2, …"
+    )
+    tau: int | None = Field(
+        None, ge=1, validate_default=True, description="hard: final number τ of modes kept, 1 averaging … K local"
+    )
+    delta: int = Field(1, ge=1, description="hard: one more mode is kept every Δ rounds")
+    fidelity: Fidelity = Field(
+        "size_weighted",
+        description="where client sizes enter: size_weighted (in the penalty), none, row_normalised, literal (eq. 13)",
+    )
+    factor2: bool = Field(False, description="double β: the filter of eq. 10 instead of eq. 12")
+    bn_buffers: Literal["filter", "local", "average"] = Field(
+        "filter", description="batch-norm running statistics: filtered like parameters, kept by each client, averaged"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _start_at_zero(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """With β = 0 the paper starts at ν⁰ = 0 too."""
+        return {"nu0": 0.0, **given} if given.get("beta") == 0 else given
+
+    @field_validator("denoiser", mode="before")
+    @classmethod
+    def _known(cls, denoiser: object) -> object:
+        if not callable(denoiser) and denoiser not in denoiser_names():
+            raise unknown("denoiser", denoiser, denoiser_names())
+        return denoiser
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _schedulable(cls, schedule: object) -> object:
+        if not callable(schedule) and schedule not in ("gradual", "constant"):
+            raise unknown("schedule", schedule, ("gradual", "constant"))
+        return schedule
+
+    @field_validator("beta2")
+    @classmethod
+    def _soft_only(cls, beta2: float | None, info: ValidationInfo) -> float | None:
+        if beta2 is not None and info.data.get("denoiser", "soft") != "soft":
+            raise ValueError("only the denoiser 'soft' has a second coefficient")
+        return beta2
+
+    @field_validator("tau")
+    @classmethod
+    def _rank_needs_tau(cls, tau: int | None, info: ValidationInfo) -> int | None:
+        if "denoiser" not in info.data or "schedule" not in info.data:
+            return tau
+        ranked, own = _keeps_modes(info.data["denoiser"]), callable(info.data["schedule"])
+        if ranked and tau is None and not own:
+            raise ValueError("this denoiser keeps τ modes; give a whole number from 1 to the number of clients")
+        if tau is not None and (own or not ranked):
+            raise ValueError("a schedule of your own says how many modes" if ranked else "only 'hard' keeps τ modes")
+        return tau
+
+    # --- the three moves --------------------------------------------------------------------------------------------
+
+    def check(self, setting: Setting) -> None:
+        clients, graph = len(setting), _graph(setting)
+        if self.tau is not None and self.tau > clients:
+            raise FedkinError(f"fedpnp: tau = {self.tau} is not allowed: it must be from 1 to {clients} (the clients)")
+        if callable(self.schedule):
+            rounds = [1]
+        else:
+            # Every number of modes, or the first and (after a billion rounds) the last strength.
+            rounds = [1, 10**9] if self.tau is None else list(range(1, self.tau * self.delta + 1, self.delta))
+        for t in rounds:
+            graph_denoiser(graph, self.denoiser, self.strength(t), setting.sizes, self.fidelity, self.factor2)
+
+    def strength(self, t: int) -> Strength:
+        """ν_t of round t = 1, 2, …: a number, the number of modes, or the pair (β₁, β₂)."""
+        if callable(self.schedule):
+            return schedules.checked(self.schedule)(t)
+        if self.tau is not None:
+            return self.tau if self.schedule == "constant" else schedules.increasing_rank(self.tau, self.delta)(t)
+        final = (self.beta,) if self.beta2 is None else (self.beta, self.beta2)
+        nu = [b if self.schedule == "constant" else schedules.decreasing(b, self.nu0, self.eta)(t) for b in final]
+        return nu[0] if len(nu) == 1 else (nu[0], nu[1])
+
+    def private(self, setting: Setting) -> tuple[str, ...]:
+        return _running_statistics(setting) if self.bn_buffers == "local" else ()
+
+    def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
+        return LocalWork(shared={"mu": self.mu})
+
+    def couple(self, state: State, replies: Replies, setting: Setting) -> State:
+        graph, layout = _graph(setting), setting.spec.layout
+        strength = self.strength(state.round + 1)
+        step = _server_step if isinstance(self.denoiser, Hashable) else _server_step.__wrapped__
+        coupling, spectrum = step(
+            graph, self.denoiser, strength, tuple(setting.sizes.tolist()), self.fidelity, self.factor2
+        )
+        running = layout.mask(_running_statistics(setting))
+        filtered = None if self.bn_buffers == "filter" or not running.any() else ~running
+        trained = place(state.rows, replies, filtered)
+        state = mix(state, replies, coupling, filtered, trained)
+        rows = state.rows  # new, of this round's making
+        if self.bn_buffers == "filter":
+            _keep_positive(rows, trained, layout.variance_columns)
+        elif self.bn_buffers == "average":
+            rows[:, running] = Average(setting.sizes, replies.ids).apply(trained[:, running])
+        n = layout.n_parameters
+        return state.with_log(
+            strength=strength,
+            **spectrum,
+            total_variation=total_variation(rows[:, :n], graph),
+            total_variation_trained=total_variation(trained[:, :n], graph),
+        )
+
+
+@lru_cache(maxsize=1)
+def _server_step(
+    graph: ClientGraph,
+    denoiser: str | Response,
+    strength: Strength,
+    sizes: tuple[float, ...],
+    fidelity: Fidelity,
+    factor2: bool,
+) -> tuple[Coupling, dict[str, float]]:
+    """The coupling of a round and what the log says of it; kept while the strength stays the same."""
+    coupling = graph_denoiser(graph, denoiser, strength, np.array(sizes), fidelity, factor2)
+    spectrum = {"lambda_1": graph.lambda_1(), "lambda_max": graph.lambda_max()}
+    if isinstance(coupling, GraphFilter):
+        spectrum["trace"] = coupling.trace()
+    return coupling, spectrum
+
+
+def _keeps_modes(denoiser: str | Response) -> bool:
+    return denoiser != ITERATIVE and find(denoiser).rank
+
+
+def _graph(setting: Setting) -> ClientGraph:
+    if setting.graph is None:
+        raise FedkinError("fedpnp needs a client graph; give graph='statistics' or one of your own")
+    return setting.graph
+
+
+def _running_statistics(setting: Setting) -> tuple[str, ...]:
+    """The names of batch norm's running means and variances."""
+    layout = setting.spec.layout
+    return tuple(slot.name for slot in layout.buffers if slot.name in layout.norms)
+
+
+def _keep_positive(rows: Tensor, trained: Tensor, variances: Tensor) -> None:
+    """Raise filtered running variances, in place, to 1e-5 or the smallest that any client has, whichever is less.
+
+    So only a filter with negative entries is held back; averages, and rows left as they are, pass unchanged.
+    """
+    if variances.any():
+        floor = trained[:, variances].amin(dim=0).clamp(max=SMALLEST_VARIANCE)
+        rows[:, variances] = torch.maximum(rows[:, variances], floor)
