@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,6 +93,6 @@ def images(
 
     def fit(train: np.ndarray) -> Scale:
         scale = inner(train)
-        return scale if shape == "image" else lambda raw: scale(raw).reshape(len(raw), -1)
+        return scale if shape == "image" else lambda raw: scale(raw).reshape(len(raw), math.prod(raw.shape[1:]))
 
     return pooled(recipe, x, np.asarray(y), classes, fit=fit, samples=samples)

@@ -9,9 +9,9 @@ import numpy as np
 
 from fedkin.data.federate import Recipe
 from fedkin.data.images import images
+from fedkin.data.matlab import read_matlab
 from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays, File, Source, check, check_counts
-from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 
 TRAIN = (4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659)
@@ -20,13 +20,8 @@ TEST = (1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595)
 
 def parse_mat(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """A MATLAB file with X (32, 32, 3, n) bytes and y (n, 1) labels 1…10, where 10 stands for the digit 0."""
-    from scipy.io import loadmat
-
-    try:
-        content = loadmat(path, variable_names=("X", "y"))
-        x, y = content["X"], content["y"].ravel().astype(np.int64) % 10
-    except (KeyError, ValueError, TypeError, OSError, NotImplementedError) as problem:
-        raise FedkinError(f"{path}: truncated or damaged MATLAB file ({problem}); get it again") from problem
+    x, y = read_matlab(path, "X", "y")
+    y = y.ravel().astype(np.int64) % 10
     check(x.ndim == 4 and x.shape[:3] == (32, 32, 3) and x.shape[3] == len(y), f"{path}: X has shape {x.shape}")
     return np.ascontiguousarray(x.transpose(3, 2, 0, 1)), y.astype(np.uint8)
 

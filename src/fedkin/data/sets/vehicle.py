@@ -7,16 +7,15 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedkin.data.archive import open_archive
 from fedkin.data.federate import Recipe, pooled
+from fedkin.data.matlab import read_matlab
 from fedkin.data.registry import dataset
 from fedkin.data.sets.har import as_stored
 from fedkin.data.source import Arrays, File, Source, check
-from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 
 MEMBER = re.compile(r"(?:^|/)([^/]*(?:aav|dw)[^/]*)/s(\d+)/([^/]*feat[^/]*)$", re.IGNORECASE)
@@ -24,14 +23,8 @@ MEMBER = re.compile(r"(?:^|/)([^/]*(?:aav|dw)[^/]*)/s(\d+)/([^/]*feat[^/]*)$", r
 
 def read_mat(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
     """MOCHA's layout: cells X and Y, one per sensor: X{k} (n_k, 100) or (n_k, 101) with a constant last, Y{k} ±1."""
-    from scipy.io import loadmat
-
     path = next(iter(files.values()))
-    try:
-        content: dict[str, Any] = loadmat(path, variable_names=("X", "Y"))
-        cells = list(zip(content["X"].ravel(), content["Y"].ravel()))
-    except (KeyError, ValueError, TypeError, OSError, NotImplementedError) as problem:
-        raise FedkinError(f"{path}: truncated or damaged MATLAB file ({problem}); get it again") from problem
+    cells = list(zip(*(cell.ravel() for cell in read_matlab(path, "X", "Y"))))
     for k, (x, y) in enumerate(cells):
         check(x.ndim == 2 and x.shape[1] >= 100 and len(x) == y.size, f"{path}: cell {k + 1} has shape {x.shape}")
     sizes = [len(x) for x, _ in cells]
