@@ -195,8 +195,12 @@ def test_disk_full_while_downloading(server: Server, cache: Path, monkeypatch: p
     assert not (cache / "toy").exists()
 
 
-def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with download._progress("toy.bin", 100) as advance:
-        advance(50)
-    assert "toy.bin" in capsys.readouterr().err
+def test_a_folder_can_be_a_mirror(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, "http://127.0.0.1:9/toy.bin")
+    (tmp_path / "mirror" / "toy").mkdir(parents=True)
+    (tmp_path / "mirror" / "toy" / "toy.bin").write_bytes(CONTENT)
+    monkeypatch.setenv("FEDKIN_MIRROR", (tmp_path / "mirror").as_uri())
+    fedkin.data.load("toy")
+    monkeypatch.setenv("FEDKIN_MIRROR", "mirror.example.org")
+    with pytest.raises(FedkinError, match="must begin with http"):
+        fedkin.data.prepare("toy", force=True)

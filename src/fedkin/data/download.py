@@ -5,14 +5,17 @@ from __future__ import annotations
 import http.client
 import os
 import shutil
-import sys
+import ssl
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+from fedkin.data.progress import bar
 from fedkin.data.source import File
 from fedkin.errors import FedkinError
+
+NETWORK = (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError)
 
 
 def fetch(file: File, dataset: str, folder: Path) -> Path:
@@ -22,6 +25,8 @@ def fetch(file: File, dataset: str, folder: Path) -> Path:
     pooch.get_logger().setLevel("WARNING")  # progress is shown here, not by pooch's log
     folder.mkdir(parents=True, exist_ok=True)
     mirror = os.environ.get("FEDKIN_MIRROR")
+    if mirror and not mirror.startswith(("http://", "https://", "file://")):
+        raise FedkinError(f"FEDKIN_MIRROR is {mirror!r}; it must begin with http://, https:// or file://")
     urls = [f"{mirror.rstrip('/')}/{dataset}/{file.name}"] if mirror else []
     urls += [file.url] if file.url else []
     failures = []
@@ -29,7 +34,7 @@ def fetch(file: File, dataset: str, folder: Path) -> Path:
         try:
             path = pooch.retrieve(url, file.hash, fname=file.name, path=folder, downloader=Resuming(file, folder))
             return Path(path)
-        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as problem:
+        except NETWORK as problem:
             failures.append(f"{url} ({getattr(problem, 'reason', problem)})")
         except ValueError as problem:  # pooch: the hash differs; it has removed the file
             raise FedkinError(f"{url}: checksum mismatch; try again, or use another mirror") from problem
@@ -65,7 +70,7 @@ class Resuming:
         with response:
             resumed = response.status == http.client.PARTIAL_CONTENT
             expected = int(response.headers.get("Content-Length") or 0)
-            with open(part, "ab" if resumed else "wb") as out, _progress(self.name, expected) as advance:
+            with open(part, "ab" if resumed else "wb") as out, bar(self.name, expected or None) as advance:
                 arrived = 0
                 while block := response.read(1 << 16):
                     out.write(block)
@@ -74,27 +79,3 @@ class Resuming:
         if arrived < expected:
             raise ConnectionError(f"the connection broke after {arrived} of {expected} bytes; run again to resume")
         shutil.move(part, output_file)
-
-
-class _progress:
-    """A rich progress bar on a terminal, silence elsewhere."""
-
-    def __init__(self, name: str, total: int) -> None:
-        self.name, self.total = name, total or None
-        self.bar: Any = None
-
-    def __enter__(self) -> Any:
-        if not sys.stderr.isatty():
-            return lambda amount: None
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-        bar = self.bar = Progress(*columns, console=Console(stderr=True))
-        bar.start()
-        task = bar.add_task(self.name, total=self.total)
-        return lambda amount: bar.advance(task, amount)
-
-    def __exit__(self, *problem: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()

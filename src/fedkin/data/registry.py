@@ -15,6 +15,7 @@ from typing import Any
 
 from fedkin.data import store
 from fedkin.data.federate import Recipe
+from fedkin.data.progress import working
 from fedkin.data.source import Arrays, Source, offline_folder
 from fedkin.data.tabular import from_csv
 from fedkin.errors import FedkinError, unknown
@@ -164,7 +165,9 @@ def _prepare_from(data: DataSet, source: Source, files: Mapping[str, Path], forc
     if not trusted:
         for file in source.files:
             file.verify(files[file.name])
-    store.write(target, source.read(files), {"set": data.name, "kind": source.kind, "version": version})
+    with working(f"reading {data.name}, once …"):
+        arrays = source.read(files)
+    store.write(target, arrays, {"set": data.name, "kind": source.kind, "version": version})
     return target
 
 

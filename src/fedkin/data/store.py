@@ -48,18 +48,19 @@ def read_meta(folder: Path) -> dict[str, Any] | None:
 def write(folder: Path, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
     """Put arrays and meta.json into `folder` in one step: a temporary folder beside it, then a rename."""
     with guarded(folder):
+        renewed = folder.exists()
         folder.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
         try:
             for name, array in arrays.items():
                 np.save(fresh / f"{name}.npy", array, allow_pickle=False)
             (fresh / "meta.json").write_text(json.dumps({**meta, "arrays": sorted(arrays)}, indent=1))
-            if folder.exists():
+            if renewed:
                 old = Path(tempfile.mkdtemp(prefix=".old-", dir=folder.parent))
                 os.replace(folder, old / "old")
                 os.replace(fresh, folder)
                 shutil.rmtree(old, ignore_errors=True)
-            else:
+            elif not folder.exists():  # else another process has just written the same
                 os.replace(fresh, folder)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
