@@ -42,6 +42,7 @@ class DataSet:
     sources: tuple[Source, ...] = ()
     clients: str | None = None
     test_fraction: float = 0.25
+    validation_fraction: float = 0.0
 
     @property
     def options(self) -> dict[str, Any]:
@@ -198,7 +199,7 @@ def load(
     partition: str | None = None,
     seed: int = 0,
     test_fraction: float | None = None,
-    validation_fraction: float = 0.0,
+    validation_fraction: float | None = None,
     directory: str | os.PathLike[str] | None = None,
     downsample: str | None = None,
     official: bool = False,
@@ -209,7 +210,7 @@ def load(
     `clients` and `partition` say who holds what: "natural" (one client per subject, user, sensor or role, the default
     where the set has such; `clients` then draws that many of them), or a partition of the pooled samples such as
     "dirichlet:0.3" (the default elsewhere), see `fedkin.data.partition`. Each client's samples are split into train,
-    validation and test at random (test 25 % unless told otherwise); series and texts (20 %) are split in time.
+    validation and test at random (75/0/25 % unless told otherwise); series (70/10/20) and texts (80/0/20) in time.
     `directory` names a folder with the files (default `$FEDKIN_DATA`); without one the cache is used, then upstream.
     `downsample` is FedU's reduction of some clients: "tables" (half of them keep the last 20 % of their training
     samples), "curves" (90 %, 5 %) or "share of clients:share kept"; with `official` their test sets shrink too.
@@ -221,10 +222,12 @@ def load(
     if name == "csv":  # so that a table's `federation.source` builds it again, as that of any other set
         if (clients, partition, directory, downsample, official) != (None, None, None, None, False):
             raise FedkinError("a table names its clients itself; drop clients, partition, directory and downsample")
-        options |= {} if test_fraction is None else {"test_fraction": test_fraction}
-        return from_csv(seed=seed, validation_fraction=validation_fraction, **options)
+        fractions = {"test_fraction": test_fraction, "validation_fraction": validation_fraction}
+        options |= {key: value for key, value in fractions.items() if value is not None}
+        return from_csv(seed=seed, **options)
     data = get(name)
     test_fraction = data.test_fraction if test_fraction is None else test_fraction
+    validation_fraction = data.validation_fraction if validation_fraction is None else validation_fraction
     for option in options:
         if option not in data.options:
             raise unknown(f"option of data set {name!r}", option, data.options or ["(none)"])
@@ -243,4 +246,5 @@ def load(
         "official": official,
         **options,
     }
+    source = {key: value for key, value in source.items() if value is not None}
     return replace(federation, notes=(*notes, *federation.notes), source=source)

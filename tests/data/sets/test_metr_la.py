@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import fedkin
 from fedkin.data.federate import Recipe
 from fedkin.data.sets import metr_la
 from fedkin.errors import FedkinError
+
+SPLIT = Recipe(test_fraction=0.2, validation_fraction=0.1)
 
 
 def dense(federation: fedkin.Federation) -> np.ndarray:
@@ -32,7 +35,7 @@ def arrays(steps: int = 200, sensors: int = 4) -> dict[str, np.ndarray]:
 
 def test_windows_are_chronological_and_scaled_by_training_windows() -> None:
     data = arrays()
-    federation = metr_la.metr_la(data, Recipe())
+    federation = metr_la.metr_la(data, SPLIT)
     count = 200 - 23
     train, test = round(0.7 * count), round(0.2 * count)
     assert federation.train.sizes.tolist() == [train] * 4
@@ -49,16 +52,17 @@ def test_windows_are_chronological_and_scaled_by_training_windows() -> None:
 
 
 def test_the_published_split_of_the_full_set() -> None:
-    count = 34272 - 23
-    assert (round(0.7 * count), count - round(0.7 * count) - round(0.2 * count), round(0.2 * count)) == (
-        23974,
-        3425,
-        6850,
-    )
+    speed = np.random.default_rng(0).normal(50, 10, (34272, 2)).astype(np.float32)
+    federation = metr_la.metr_la({"speed": speed, "adjacency": np.ones((2, 2), dtype=np.float32)}, SPLIT)
+    assert [s.sizes.tolist() for s in (federation.train, federation.validation, federation.test)] == [
+        [23974] * 2,
+        [3425] * 2,
+        [6850] * 2,
+    ]
 
 
 def test_the_road_graph_is_symmetric_by_the_larger_weight() -> None:
-    federation = metr_la.metr_la(arrays(), Recipe())
+    federation = metr_la.metr_la(arrays(), SPLIT)
     adjacency = dense(federation)
     assert adjacency[0, 1] == adjacency[1, 0] == pytest.approx(0.7)
     assert adjacency[3, 2] == pytest.approx(0.5)
@@ -68,7 +72,7 @@ def test_the_road_graph_is_symmetric_by_the_larger_weight() -> None:
 
 
 def test_some_sensors_only() -> None:
-    federation = metr_la.metr_la(arrays(), Recipe(clients=2))
+    federation = metr_la.metr_la(arrays(), replace(SPLIT, clients=2))
     assert len(federation) == 2
     assert federation.graph.names == federation.names
     assert federation.truth["coordinates"].shape == (2, 2)
@@ -77,8 +81,8 @@ def test_some_sensors_only() -> None:
 def test_windows_with_missing_values_can_be_dropped() -> None:
     data = arrays()
     data["speed"][30, 1] = 0
-    kept = metr_la.metr_la(data, Recipe())
-    dropped = metr_la.metr_la(data, Recipe(), missing="drop")
+    kept = metr_la.metr_la(data, SPLIT)
+    dropped = metr_la.metr_la(data, SPLIT, missing="drop")
     assert (kept.train.sizes - dropped.train.sizes).tolist() == [0, 24, 0, 0]
     missing = (0 - kept.truth["mean"]) / kept.truth["std"]
     assert np.isclose(kept.train[1][0], missing, atol=1e-4).any()
@@ -136,10 +140,10 @@ def test_a_bundle_of_the_wrong_size_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("recipe", "options", "words"),
     [
-        (Recipe(partition="iid"), {}, "one client per sensor"),
-        (Recipe(clients=9), {}, "has only 4"),
-        (Recipe(), {"missing": "fill"}, "missing"),
-        (Recipe(), {"length": 300}, "do not fit 200 steps"),
+        (replace(SPLIT, partition="iid"), {}, "one client per sensor"),
+        (replace(SPLIT, clients=9), {}, "has only 4"),
+        (SPLIT, {"missing": "fill"}, "missing"),
+        (SPLIT, {"length": 300}, "do not fit 200 steps"),
     ],
 )
 def test_bad_arguments(recipe: Recipe, options: dict, words: str) -> None:

@@ -98,6 +98,8 @@ GRAPH = "https://raw.githubusercontent.com/liyaguang/DCRNN/master/data/sensor_gr
     description="traffic speeds on Los Angeles highways, with the road graph",
     size="207 sensors, 34,272 steps of 5 minutes, 12 past → 12 coming values, 57 MB",
     clients="road sensors",
+    test_fraction=0.2,
+    validation_fraction=0.1,
     licence="none stated for the data; DCRNN is MIT",
     citation="Y. Li et al., Diffusion Convolutional Recurrent Neural Network, ICLR 2018",
     sources=(
@@ -124,7 +126,7 @@ GRAPH = "https://raw.githubusercontent.com/liyaguang/DCRNN/master/data/sensor_gr
 def metr_la(
     arrays: Arrays, recipe: Recipe, length: int = 12, horizon: int = 12, missing: str = "keep", stride: int = 1
 ) -> Federation:
-    """One client per sensor: `length` past speeds → `horizon` coming ones, split 70/10/20 in time.
+    """One client per sensor: `length` past speeds → `horizon` coming ones, split in time (70/10/20).
 
     Speeds are z-scored by mean and deviation of all training inputs (`truth["mean"]`, `truth["std"]`). A speed of 0 is
     a missing value; it stays as −mean/std, for metrics to mask; missing="drop" leaves out windows that hold one.
@@ -145,7 +147,8 @@ def metr_la(
     chosen = recipe.choose(everyone)
     own = np.concatenate(list(chosen.values()))
     count = len(speed) - length - horizon + 1
-    test, train = round(0.2 * count), round(0.7 * count)
+    test = round(recipe.test_fraction * count)
+    train = round((1 - recipe.test_fraction - recipe.validation_fraction) * count)
     past, coming = windows(speed, length, horizon)
     mean, std = past[:train].mean(dtype=np.float64), past[:train].std(dtype=np.float64)
     splits = []
