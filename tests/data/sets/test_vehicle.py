@@ -26,6 +26,7 @@ def test_matlab_cells_become_sensors(tmp_path: Path, cache: Path) -> None:
     federation = fedkin.data.load("vehicle", directory=tmp_path)
     assert federation.names == ("sensor-01", "sensor-02", "sensor-03")
     assert federation.task.classes == ("DW", "AAV")
+    assert federation.notes == ("Vehicle: 3 sensors in these files, 23 in the published set",)
     sizes = federation.train.sizes + federation.test.sizes
     assert sizes.tolist() == [20, 31, 24]
     assert np.isin(federation.train[1][0], x[1].astype(np.float32)).all()
