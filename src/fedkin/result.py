@@ -73,6 +73,8 @@ class Result:
     config: Mapping[str, Any]
     graph: ClientGraph | None = None
     raw_influence: Tensor | None = None
+    edge_traffic: Tensor | None = None
+    """Messages and bytes along each entry (k ← l) of the graph's adjacency, (entries, 2), where clients wrote to clients."""
     label_counts: np.ndarray | None = None
     """Training samples per client and class, (K, C), where clients disclosed them."""
     notes: tuple[str, ...] = ()
@@ -128,6 +130,18 @@ class Result:
             columns["own share"] = np.diag(self.influence)
         return pd.DataFrame(columns, index=pd.Index(self.names, name="client"))
 
+    def letters(self) -> pd.DataFrame:
+        """One line per edge and direction: source, target, and the messages and bytes that went along it."""
+        import pandas as pd
+
+        if self.graph is None or self.edge_traffic is None:
+            raise FedkinError(f"{self.title}: no client wrote to another; traffic per edge is kept for dfedu")
+        entries = self.graph.adjacency.tocoo()
+        names = np.array(self.names, dtype=object)
+        columns = {"source": names[entries.col], "target": names[entries.row]}
+        messages, size = self.edge_traffic.numpy().T
+        return pd.DataFrame({**columns, "messages": messages, "bytes": size})
+
     def __repr__(self) -> str:
         rounds = self.history[-1]["round"] if len(self.history) else 0
         numbers = " ".join(f"{when} {self.summary(when)['mean']:.4f}" for when in ("pre", "post"))
@@ -157,6 +171,8 @@ class Result:
             tensors |= {"models": self.models.rows, "counters": self.models.counters}
         if self.raw_influence is not None:
             tensors["influence"] = self.raw_influence
+        if self.edge_traffic is not None:
+            tensors["edge_traffic"] = self.edge_traffic
         if self.label_counts is not None:
             tensors["label_counts"] = torch.from_numpy(self.label_counts)
         task = {
@@ -219,6 +235,7 @@ def load(directory: str | Path, model: ModelLike | None = None) -> Result:
         config=config,
         graph=ClientGraph.load(out / "graph.npz") if (out / "graph.npz").exists() else None,
         raw_influence=tensors.get("influence"),
+        edge_traffic=tensors.get("edge_traffic"),
         label_counts=None if counts is None else counts.numpy(),
         notes=tuple(facts["notes"]),
         facts=facts["facts"],

@@ -6,6 +6,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,7 +92,11 @@ class Run:
         if graph is None and algorithm.graph_spec is not None:
             graph = federation.graph or algorithm.graph_spec
         used = self._resolve(graph)
-        self.setting = Setting(federation.names, self.clients.sizes, federation.task, spec, streams, used)
+        if used is not None:
+            self.clients.link(used)
+        self.setting = Setting(
+            federation.names, self.clients.sizes, federation.task, spec, streams, used, federation.truth
+        )
         algorithm.check(self.setting)
         self.history = History(federation.names)
         self.state = self._with_influence(algorithm.start(self.setting))
@@ -108,11 +113,11 @@ class Run:
             return build_graph(graph, self.federation.names, self._disclosed, seed)
         return None if graph is None else graph.align(self.federation.names)
 
-    def _disclosed(self, what: str) -> np.ndarray:
+    def _disclosed(self, what: str, **options: float) -> np.ndarray:
         """What clients disclose to build a graph: statistics, label counts, sizes. Never samples."""
         if what in self.federation.truth:
             return self.federation.truth[what]
-        replies = self.clients.ask(what, np.arange(len(self.federation)))
+        replies = self.clients.ask(what, np.arange(len(self.federation)), shared=options)
         if replies.failed:
             name, reason = next(iter(replies.failed.items()))
             raise FedkinError(f"client {name!r} could not disclose its {what}: {reason}")
@@ -182,15 +187,16 @@ class Run:
         if failed and len(failed) >= self.options.cohort_size(len(self.setting)):
             name, reason = next(iter(failed.items()))
             raise FedkinError(f"round {number}: every client failed, first {name!r}: {reason}{kept}")
+        diverged = list(self.state.log.get("diverged", []))
         rows = self.state.arrays.get("rows")
         if rows is not None and not bool(torch.isfinite(rows.sum())):
             bad = torch.isfinite(rows).all(dim=1).logical_not().nonzero()
-            if len(bad):
-                name = self.setting.names[int(bad[0])]
-                raise FedkinError(
-                    f"round {number}: the model of client {name!r} diverged on the server; "
-                    f"use a smaller step or learning rate{kept}"
-                )
+            diverged += [self.setting.names[int(k)] for k in bad]
+        if diverged:
+            raise FedkinError(
+                f"round {number}: the model of client {diverged[0]!r} diverged when it was mixed with others; "
+                f"use a smaller step or learning rate{kept}"
+            )
 
     def _kept(self) -> str:
         last = checkpoint.latest(self.out) if self.out else None
@@ -260,6 +266,7 @@ class Run:
             config=self.config(),
             graph=self.setting.graph,
             raw_influence=self.state.arrays.get("influence"),
+            edge_traffic=self.state.arrays.get("edge_traffic"),
             label_counts=self.federation.label_counts() if classification else None,
             notes=self.federation.notes,
             facts=facts,
@@ -296,11 +303,10 @@ class Run:
             self.history.save(self.out / "history.jsonl")
 
     def _progress(self) -> dict[str, Any]:
-        traffic = self.clients.traffic
         return {
             "seconds": self.seconds,
             "evaluation_seconds": self.evaluation_seconds,
-            "traffic": {"down": traffic.down, "up": traffic.up, "messages": traffic.messages},
+            "traffic": asdict(self.clients.traffic),
         }
 
     def go_back_to(self, path: Path) -> None:

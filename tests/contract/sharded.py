@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.engines.clients import Replies, Traffic
+from fedkin.engines.clients import Replies, Traffic, carried
 from fedkin.engines.in_process import InProcess
 from fedkin.federation import Federation
+from fedkin.graphs import ClientGraph
+from fedkin.local.mail import Mail
 from fedkin.models import ModelSpec
 from fedkin.streams import Streams
 
@@ -51,6 +53,30 @@ class Sharded:
         good = np.array([int(k) for k in ids if int(k) in found], dtype=np.int64)
         keys = next(iter(found.values())).keys() if found else []
         return Replies(good, {key: torch.stack([found[int(k)][key] for k in good]) for key in keys}, failed)
+
+    def link(self, graph: ClientGraph) -> None:
+        self.graph = graph
+
+    def exchange(
+        self, letter: str, task: str, ids: np.ndarray, shared: Mapping[str, Any] | None = None, bill: bool = True
+    ) -> Replies:
+        """Every shard gets the letters that its own clients may read, and no others."""
+        posted = self.snapshot()[letter][ids]
+        found: dict[int, dict[str, Tensor]] = {}
+        failed: dict[str, str] = {}
+        for members, shard in zip(self.members, self.shards):
+            local = np.array([i for i, k in enumerate(members) if k in ids], dtype=np.int64)
+            if not len(local):
+                continue
+            mail = Mail.along(self.graph, members[local], ids, posted)
+            replies = shard.deliver(task, local, mail, shared)
+            failed |= replies.failed
+            for row, k in enumerate(replies.ids):
+                found[int(members[k])] = {key: value[row] for key, value in replies.arrays.items()}
+        good = np.array([int(k) for k in ids if int(k) in found], dtype=np.int64)
+        keys = next(iter(found.values())).keys() if found else []
+        stacked = {key: torch.stack([found[int(k)][key] for k in good]) for key in keys}
+        return Replies(good, stacked, failed, carried(self.graph, ids))
 
     def snapshot(self) -> dict[str, Tensor]:
         parts = [shard.snapshot() for shard in self.shards]

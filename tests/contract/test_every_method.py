@@ -43,12 +43,15 @@ OTHER: dict[tuple[str, str], Any] = {}
 WITH: dict[tuple[str, str], dict[str, Any]] = {}
 # Parameters without an effect on the numbers of this suite, and why.
 SILENT: dict[tuple[str, str], str] = {}
+# Methods that need all clients in one process, and how they refuse anything else.
+TOGETHER: dict[str, str] = {}
 
 for extra in sorted(Path(__file__).parent.glob("expect_*.py")):
     facts = _load(extra.stem)
     name = extra.stem.removeprefix("expect_")
     PARAMETERS[name] = getattr(facts, "PARAMETERS", {})
     MODEL.update({name: facts.MODEL} if hasattr(facts, "MODEL") else {})
+    TOGETHER.update({name: facts.TOGETHER} if hasattr(facts, "TOGETHER") else {})
     OTHER.update({(name, key): value for key, value in getattr(facts, "OTHER", {}).items()})
     WITH.update({(name, key): value for key, value in getattr(facts, "WITH", {}).items()})
     SILENT.update({(name, key): value for key, value in getattr(facts, "SILENT", {}).items()})
@@ -170,6 +173,10 @@ def test_sharding_does_not_matter(
     model = MODEL.get(name, model)
     together = run(name, federation, model=model)
     monkeypatch.setitem(engines.ENGINES, "sharded", Sharded)
+    if name in TOGETHER:
+        with pytest.raises(FedkinError, match=TOGETHER[name]):
+            run(name, federation, model=model, engine="sharded")
+        return
     apart = run(name, federation, model=model, engine="sharded")
     assert np.allclose(apart.rows, together.rows, atol=1e-9)
     for when in ("pre", "post"):

@@ -22,7 +22,7 @@ class LaplacianStep(Coupling):
 
         w_k ← w_k − step · Σ_{l ∈ M_k} a_kl (w_k − w_l)   for k in the cohort;   all other rows stay.
 
-    `step` is c·μ̃·η in the paper. `cohort` are the rows that took part this round (default: all). `neighbours` says who
+    `step` is c·μ̃·η in the paper: one number, or one per client (K,), used by the client that moves. `cohort` are the rows that took part this round (default: all). `neighbours` says who
     pulls: `sampled`, the neighbours in the cohort (then the mean of the cohort is preserved), or `all` neighbours with
     the rows they were last known to have.
 
@@ -38,28 +38,28 @@ class LaplacianStep(Coupling):
     def __init__(
         self,
         graph: ClientGraph,
-        step: float,
+        step: float | np.ndarray,
         cohort: Sequence[int] | np.ndarray | None = None,
         neighbours: Neighbours = "sampled",
     ) -> None:
-        if not np.isfinite(step) or step < 0:
-            raise FedkinError(f"the Laplacian step must be a finite number ≥ 0, not {step!r}")
+        if np.shape(step) not in ((), (len(graph),)) or not np.isfinite(step).all() or np.min(step, initial=0) < 0:
+            raise FedkinError(f"the Laplacian step must be a finite number ≥ 0, or one per client, not {step!r}")
         if neighbours not in get_args(Neighbours):
             raise unknown("neighbour rule", neighbours, get_args(Neighbours))
-        self.graph, self.step, self.clients = graph, float(step), len(graph)
+        self.graph, self.step, self.clients = graph, step, len(graph)
         self.cohort = None if cohort is None else np.asarray(cohort, dtype=np.int64)
         if self.cohort is not None and len(np.unique(self.cohort)) != len(self.cohort):
             raise FedkinError("a client is in the cohort twice")
         self._reads: np.ndarray | None = None
+        steps = np.broadcast_to(np.asarray(step, dtype=np.float64), (len(graph),))
         if self.cohort is None:
-            operator = _step_matrix(graph.adjacency, self.step, np.arange(len(graph)))
+            operator = _step_matrix(graph.adjacency, steps, np.arange(len(graph)))
         elif neighbours == "all":
-            operator = _step_matrix(graph.adjacency[self.cohort], self.step, self.cohort)
+            operator = _step_matrix(graph.adjacency[self.cohort], steps[self.cohort], self.cohort)
         else:
             self._reads = self.cohort
-            operator = _step_matrix(
-                graph.adjacency[self.cohort][:, self.cohort], self.step, np.arange(len(self.cohort))
-            )
+            among = graph.adjacency[self.cohort][:, self.cohort]
+            operator = _step_matrix(among, steps[self.cohort], np.arange(len(self.cohort)))
         self._operator = ClientMatrix(operator)
 
     def apply(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -74,12 +74,12 @@ class LaplacianStep(Coupling):
         return out
 
 
-def _step_matrix(adjacency: sp.csr_array, step: float, own: np.ndarray) -> sp.csr_array:
-    """E − step·(D − A), where row i of A belongs to column own[i] and E, D are diagonal along these columns."""
+def _step_matrix(adjacency: sp.csr_array, steps: np.ndarray, own: np.ndarray) -> sp.csr_array:
+    """E − diag(steps)·(D − A), where row i of A belongs to column own[i] and E, D are diagonal along these columns."""
     n, k = adjacency.shape
     degrees = np.asarray(adjacency.sum(axis=1)).ravel()
-    stay = sp.csr_array((1 - step * degrees, (np.arange(n), own)), shape=(n, k))
-    return sp.csr_array(stay + step * adjacency)
+    stay = sp.csr_array((1 - steps * degrees, (np.arange(n), own)), shape=(n, k))
+    return sp.csr_array(stay + sp.diags_array(steps, format="csr") @ adjacency)
 
 
 def safe_step(graph: ClientGraph) -> float:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.graphs import ClientGraph
+
 
 @dataclass(frozen=True)
 class Replies:
@@ -20,6 +22,8 @@ class Replies:
     arrays: Mapping[str, Tensor]
     failed: Mapping[str, str] = field(default_factory=dict)
     """Client name → why it was set aside (failed, timed out, sent NaN, …)."""
+    letters: np.ndarray | None = None
+    """After an exchange: how many letters each edge carried, in the order of the adjacency's entries (k ← l)."""
 
     def __getitem__(self, name: str) -> Tensor:
         return self.arrays[name]
@@ -30,14 +34,15 @@ class Replies:
 
 @dataclass
 class Traffic:
-    """Bytes and messages between server and clients; evaluation is not billed to the method."""
+    """Bytes from the server, to the server and between clients; messages of all kinds. Evaluation is not billed."""
 
     down: int = 0
     up: int = 0
+    peers: int = 0
     messages: int = 0
 
     def total(self) -> int:
-        return self.down + self.up
+        return self.down + self.up + self.peers
 
 
 class Clients(Protocol):
@@ -57,6 +62,16 @@ class Clients(Protocol):
     ) -> Replies:
         """Have clients `ids` do a task; row i of every `per_client` array goes to client ids[i]."""
 
+    def link(self, graph: ClientGraph) -> None:
+        """Tell the clients, once, who their neighbours are: `exchange` carries letters along these edges alone."""
+
+    def exchange(
+        self, letter: str, task: str, ids: np.ndarray, shared: Mapping[str, Any] | None = None, bill: bool = True
+    ) -> Replies:
+        """Neighbour to neighbour, past the server: clients `ids` send their private state `letter` to those of their
+        neighbours that are in `ids` too, then each does the task with the letters it got (`request.mail`).
+        """
+
     def snapshot(self) -> dict[str, Tensor]:
         """All client-side private state, name → (K, …), for the checkpoint."""
 
@@ -70,6 +85,14 @@ class Clients(Protocol):
 def n_bytes(values: Mapping[str, Any] | None) -> int:
     """Bytes of the tensors among `values`."""
     return sum(v.numel() * v.element_size() for v in (values or {}).values() if isinstance(v, torch.Tensor))
+
+
+def carried(graph: ClientGraph, ids: np.ndarray) -> np.ndarray:
+    """Letters per entry of the adjacency when all clients `ids` write to each other: 1 between two of them, else 0."""
+    there = np.zeros(len(graph), dtype=bool)
+    there[ids] = True
+    receiver = np.repeat(there, np.diff(graph.adjacency.indptr))
+    return (receiver & there[graph.adjacency.indices]).astype(np.int64)
 
 
 def set_aside(

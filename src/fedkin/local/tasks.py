@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from fedkin.errors import unknown
-from fedkin.graphs.statistics import moments
+from fedkin.graphs.statistics import moments, noisy_moments
+from fedkin.local.mail import Mail
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.training import evaluate, train
@@ -33,6 +34,14 @@ class Request:
     """Stacked arrays, one row per asked client."""
     shared: dict[str, Any] = field(default_factory=dict)
     """What every asked client gets alike: numbers, text, tensors."""
+    mail: Mail | None = None
+    """What the asked clients' neighbours wrote to them, in an exchange."""
+
+    def only(self, position: int) -> Request:
+        """The same question to one of the clients alone."""
+        mine = {key: value[position : position + 1] for key, value in self.per_client.items()}
+        mail = None if self.mail is None else self.mail.to(position)
+        return Request(self.ids[position : position + 1], mine, self.shared, mail)
 
 
 Task = Callable[[Shard, Request], dict[str, Tensor]]
@@ -192,8 +201,18 @@ def cross_evaluate_task(shard: Shard, request: Request) -> dict[str, Tensor]:
 
 @client_task("statistics")
 def statistics_task(shard: Shard, request: Request) -> dict[str, Tensor]:
-    """Mean, variance, skewness and kurtosis of every input feature of the training samples, (k, 4, M)."""
-    found = [moments(shard.train.of(k)[0].numpy()) for k in request.ids]
+    """Mean, variance, skewness and kurtosis of every input feature of the training samples, (k, 4, M).
+
+    shared: nothing, or epsilon, delta, low and high to have them with noise (see `noisy_moments`).
+    """
+
+    def told(k: int) -> np.ndarray:
+        x = shard.train.of(k)[0].numpy()
+        if not request.shared:
+            return moments(x)
+        return noisy_moments(x, generator=shard.streams.generator("statistics", shard.names[k]), **request.shared)
+
+    found = [told(k) for k in request.ids]
     return {"statistics": torch.from_numpy(np.stack(found))}
 
 

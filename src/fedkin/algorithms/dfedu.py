@@ -1,0 +1,93 @@
+"""dFedU: FedU without a server. Clients write to their neighbours, and to nobody else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.algorithm import Setting, State, follow_influence
+from fedkin.algorithms.fedu import LaplacianRegularised, graph_of, keep_positive
+from fedkin.couplings import LaplacianStep
+from fedkin.engines.clients import Clients, Replies
+from fedkin.local.shard import Shard
+from fedkin.local.tasks import Request, client_task
+
+PULL = f"{__name__}:dfedu"
+
+
+class DFedU(LaplacianRegularised):
+    """Decentralised FedU: models stay with the clients and travel along the edges of the graph alone.
+
+        client k:  w_k ← SGD(w_k; D_k), R epochs (or steps) at rate μ;   send w_k to every neighbour
+                   w_k ← w_k − c·μ̃·η Σ_l a_kl (w_k − w_l)   over the letters received,   μ̃ = μ·R
+
+    The same iterates as FedU with the same cohorts and the rule `sampled`; when only some clients are awake (fraction
+    < 1) they write to the neighbours that are awake too. The server side sees losses and norms, never a model;
+    `result.letters()` counts the messages and bytes of every edge, the log those of every round.
+
+    Shapes: a letter is one row (B,). Reference: Dinh, Vu, Tran, Dao and Zhang, A New Look and Convergence Rate of
+    Federated Multi-Task Learning with Laplacian Regularization, 2021, Algorithm 2.
+    """
+
+    name: ClassVar[str] = "dfedu"
+    title: ClassVar[str] = "dFedU"
+
+    def private(self, setting: Setting) -> tuple[str, ...]:
+        return tuple(slot.name for slot in setting.spec.layout.slots)
+
+    def start(self, setting: Setting) -> State:
+        entries = graph_of(self, setting).adjacency.nnz
+        return super().start(setting).with_arrays(edge_traffic=torch.zeros((entries, 2), dtype=torch.int64))
+
+    def train(self, *args: Any, **options: Any) -> Replies:
+        return super().train(*args, **{**options, "bill": False})
+
+    def round(self, state: State, clients: Clients, cohort: np.ndarray, setting: Setting) -> State:
+        """The cohort trains; then those who managed to write to each other and mix."""
+        trained = self.train(state, clients, cohort, setting)
+        failed = dict(trained.failed)
+        state = replace(state, log={"train_loss": float(trained["loss"].double().mean()) if len(trained) else None})
+        if len(trained):
+            shared = {"method": self.model_dump(), "round": state.round + 1}
+            replies = clients.exchange("private", PULL, trained.ids, shared)
+            failed |= replies.failed
+            diverged = [setting.names[k] for k in replies.ids[~replies["finite"].numpy()]]
+            state = state.with_log(**{"diverged": diverged} if diverged else {})
+            state = state.with_log(total_variation_trained=float(replies["variation"].sum()))
+            step = self.step(state.round + 1, setting.sizes)
+            coupling = LaplacianStep(graph_of(self, setting), step, trained.ids)
+            state = follow_influence(self._counted(state, replies, setting), trained, coupling)
+        state = self.described(state, setting).with_log(**{"failed": failed} if failed else {})
+        return replace(state, round=state.round + 1)
+
+    def _counted(self, state: State, replies: Replies, setting: Setting) -> State:
+        """Add this round's messages and bytes to those of every edge, and log their sums."""
+        letters = torch.from_numpy(replies.letters)
+        size = setting.spec.layout.width * setting.spec.dtype.itemsize
+        sent = torch.stack([letters, letters * size], dim=1)
+        messages, size = sent.sum(dim=0).tolist()
+        state = state.with_arrays(edge_traffic=state.arrays["edge_traffic"] + sent)
+        return state.with_log(letters=messages, letter_bytes=size)
+
+
+@client_task("dfedu")
+def pull(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """Move each asked client's row towards the rows in its mail; say how far apart they were, and nothing else.
+
+    The variations ⟨w_k, Σ_l a_kl (w_k − w_l)⟩ of all clients sum to tr(WᵀLW).
+    """
+    ids, mail, layout = request.ids, request.mail, shard.spec.layout
+    assert mail is not None
+    own = shard.store["private"][ids]
+    step = DFedU(**request.shared["method"]).step(request.shared["round"], shard.train.sizes[ids])
+    apart = mail.weight.to(own.dtype)[:, None] * own - mail.weighted_sum()
+    rows = own - torch.as_tensor(step, dtype=own.dtype).reshape(-1, 1) * apart
+    keep_positive(rows, own, layout)
+    shard.store["private"][ids] = rows
+    n = layout.n_parameters
+    variation = (own[:, :n].double() * apart[:, :n]).sum(dim=1)
+    return {"variation": variation.nan_to_num(), "finite": rows.isfinite().all(dim=1)}

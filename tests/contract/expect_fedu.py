@@ -1,0 +1,4 @@
+"""How FedU is run in the contract tests."""
+
+OTHER = {"local_unit": "step"}
+SILENT = {"neighbours": "matters only when some clients do not take part; tests/algorithms/test_fedu.py"}

@@ -1,0 +1,3 @@
+"""How MOCHA is run in the contract tests: convex models only."""
+
+MODEL = "mlr"
