@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-OTHER = {"denoiser": "heat", "beta2": 0.5, "schedule": "constant", "tau": 3, "fidelity": "none", "bn_buffers": "average"}
+OTHER = {
+    "denoiser": "heat",
+    "beta2": 0.5,
+    "schedule": "constant",
+    "tau": 3,
+    "fidelity": "none",
+    "bn_buffers": "average",
+}
 # In three rounds the strength has not come down to β; the rank parameters belong to the denoiser that keeps modes.
 WITH = {
     "beta": {"schedule": "constant"},

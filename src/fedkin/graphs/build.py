@@ -10,7 +10,8 @@ from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import builders, similarity
 from fedkin.graphs.client_graph import ClientGraph
 
-Disclosed = Callable[[str], np.ndarray]
+Disclosed = Callable[..., np.ndarray]
+"""What clients disclose: disclosed("statistics"), with options as keywords; stacked in the order of the names."""
 Builder = Callable[[Sequence[str], Disclosed, int, str], ClientGraph]
 
 _BUILDERS: dict[str, Builder] = {}
@@ -69,9 +70,12 @@ def _equal(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -
 
 @builder("statistics")
 def _statistics(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
-    """statistics[:WEIGHTS[:SCALE]], for example statistics:gaussian or statistics:similarity:mean_degree."""
-    weights, _, scale = option.partition(":")
-    return similarity.from_statistics(disclosed("statistics"), names, weights or "similarity", scale or None)  # type: ignore[arg-type]
+    """statistics[:WEIGHTS[:SCALE]][:noise=ε,δ,LOW,HIGH], for example statistics:gaussian, statistics:similarity:mean_degree
+    or, with (1, 1e-5)-differentially private statistics of features in [0, 1], statistics:noise=1,1e-5,0,1."""
+    option, _, noise = option.partition("noise=")
+    weights, _, scale = option.removesuffix(":").partition(":")
+    stats = disclosed("statistics", **_noise(noise)) if noise else disclosed("statistics")
+    return similarity.from_statistics(stats, names, weights or "similarity", scale or None)  # type: ignore[arg-type]
 
 
 @builder("gaussian")
@@ -116,6 +120,17 @@ def _coordinates(names: Sequence[str], disclosed: Disclosed, seed: int, option: 
         return similarity.coordinates(disclosed("coordinates"), radius=radius, names=names)
     k = int(_number("coordinates", option, 5, whole=True))
     return similarity.coordinates(disclosed("coordinates"), k=k, names=names)
+
+
+def _noise(option: str) -> dict[str, float]:
+    """ε, δ and the range of the features, from "1,1e-5,0,1"."""
+    numbers = [_number("statistics:noise=1,1e-5,0,1", part.strip(), 0.0) for part in option.split(",")]
+    if len(numbers) != 4 or not (numbers[0] > 0 and 0 < numbers[1] < 1 and numbers[2] < numbers[3]):
+        raise FedkinError(
+            f"graph statistics:noise={option}: give ε > 0, δ between 0 and 1, and the range of the features, as in "
+            "statistics:noise=1,1e-5,0,1"
+        )
+    return dict(zip(("epsilon", "delta", "low", "high"), numbers))
 
 
 def _standardised_means(disclosed: Disclosed) -> np.ndarray:
