@@ -75,6 +75,11 @@ def test_scaling_is_fitted_on_training_rows_only() -> None:
     assert federation.train.x.mean() == pytest.approx(0, abs=1e-4)
 
 
+def test_overlapping_shards_are_noted() -> None:
+    assert "clients overlap" in fedkin.data.load("digits", partition="shards-official:2").notes[0]
+    assert fedkin.data.load("digits", partition="shards:2").notes == ()
+
+
 def test_samples_draws_a_subset() -> None:
     federation = fedkin.data.load("digits", clients=4, samples=200)
     assert len(federation.train.x) + len(federation.test.x) == 200

@@ -99,8 +99,8 @@ def test_dirichlet_agrees_with_flower_in_distribution() -> None:
         )
     mean = [np.mean([entropy(labels, parts) for parts in runs]) for runs in (ours, theirs)]
     spread = [np.mean([np.std([len(rows) for rows in parts]) for parts in runs]) for runs in (ours, theirs)]
-    assert mean[0] == pytest.approx(mean[1], abs=0.12)
-    assert spread[0] == pytest.approx(spread[1], rel=0.3)
+    assert mean[0] == pytest.approx(mean[1], abs=0.06)
+    assert spread[0] == pytest.approx(spread[1], rel=0.15)  # without the zeroing step it is 30 % larger
 
 
 def test_k_labels_agree_with_flower() -> None:

@@ -75,6 +75,7 @@ def test_a_changed_file_is_read_again(folder: Path) -> None:
 def test_the_set_s_own_options_are_kept_in_the_source(folder: Path) -> None:
     federation = fedkin.data.load("toy", clients=2, directory=folder, gain=2.0)
     assert federation.source["gain"] == 2.0
+    assert Path(federation.source["directory"]).is_absolute()
     assert fedkin.data.load(**federation.source).fingerprint() == federation.fingerprint()
 
 

@@ -135,6 +135,8 @@ def test_bad_tables_are_one_clear_line(tmp_path: Path) -> None:
         from_table(frame().assign(day=pd.Timestamp("2024-01-01")), "site", "label")
     with pytest.raises(FedkinError, match="infinite"):
         from_table(frame().assign(age=np.inf), "site", "label")
+    with pytest.raises(FedkinError, match="a table needs 'target'"):
+        fedkin.data.load("csv", path="a.csv", client="a")
     with pytest.raises(FedkinError, match="names its clients itself"):
         fedkin.data.load("csv", clients=3, path="a.csv", client="a", target="b")
 

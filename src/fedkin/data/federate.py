@@ -140,6 +140,8 @@ def pooled(
         names = numbered("client", count)
         parts = partitions.split(spec, y[rows], count, recipe.streams.generator("partition", spec))
         groups = dict(zip(names, parts))
+        if spec.startswith("shards-official"):
+            notes = (*notes, "clients overlap (official shards): a sample may train one client and test another")
         if spec.split(":")[0] == "topology":
             truth, graph = true_groups(spec.partition(":")[2] or "1", names)
     split = []

@@ -62,11 +62,12 @@ def dataset(**facts: Any) -> Callable[[Build], Build]:
 
 @cache
 def _sets() -> dict[str, DataSet]:
-    from fedkin.data import sets, synthetic
+    """All data sets by name; importing their modules registers them."""
+    from fedkin.data import sets
 
-    assert synthetic  # imported for its registrations
-    for module in pkgutil.iter_modules(sets.__path__):
-        importlib.import_module(f"{sets.__name__}.{module.name}")
+    found = [f"{sets.__name__}.{module.name}" for module in pkgutil.iter_modules(sets.__path__)]
+    for module in (*found, "fedkin.data.synthetic"):
+        importlib.import_module(module)
     return dict(sorted(_SETS.items()))
 
 
@@ -114,7 +115,7 @@ def info(name: str) -> dict[str, Any]:
                 "kind": s.kind,
                 "notes": list(s.notes),
                 "files": [
-                    {"name": f.name, "url": f.url, "hash": f.hash or "not published; contents are checked"}
+                    {"name": f.name, "url": f.url, "hash": f.hash or f.content or "not published; contents are checked"}
                     for f in s.files
                 ],
             }
@@ -222,6 +223,9 @@ def load(
     if name == "csv":  # so that a table's `federation.source` builds it again, as that of any other set
         if (clients, partition, directory, downsample, official) != (None, None, None, None, False):
             raise FedkinError("a table names its clients itself; drop clients, partition, directory and downsample")
+        absent = [key for key in ("path", "client", "target") if key not in options]
+        if absent:
+            raise FedkinError(f"a table needs {absent[0]!r}: load('csv', path=…, client=…, target=…)")
         fractions = {"test_fraction": test_fraction, "validation_fraction": validation_fraction}
         options |= {key: value for key, value in fractions.items() if value is not None}
         return from_csv(seed=seed, **options)
@@ -241,7 +245,7 @@ def load(
         "seed": seed,
         "test_fraction": test_fraction,
         "validation_fraction": validation_fraction,
-        "directory": None if directory is None else str(directory),
+        "directory": None if directory is None else str(Path(directory).expanduser().resolve()),
         "downsample": downsample,
         "official": official,
         **options,

@@ -94,7 +94,7 @@ def from_csv(path: str | os.PathLike[str], client: str, target: str, **options: 
     from dataclasses import replace
 
     federation = from_table(read_table(path), client, target, **options)
-    source = {"name": "csv", "path": str(path), "client": client, "target": target, **options}
+    source = {"name": "csv", "path": str(Path(path).resolve()), "client": client, "target": target, **options}
     return replace(federation, source=source)
 
 
