@@ -37,6 +37,8 @@ class Setting:
     spec: ModelSpec
     streams: Streams
     graph: ClientGraph | None = None
+    truth: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """What the maker of the data knows of its clients (`Federation.truth`): for oracles alone."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -223,6 +225,17 @@ def mix(
         rows = trained.clone()
         rows[:, columns] = coupling.apply(trained[:, columns].contiguous())
     return follow_influence(state.with_arrays(rows=rows), replies, coupling)
+
+
+def stretched(state: State, replies: Replies, factor: float, setting: Setting) -> Tensor:
+    """The trained rows (K, B) with parameters moved `factor` times as far: w + factor·(w_k − w); buffers as trained.
+
+    Averaged, this is w ← (1 − β) w + β·mean(w_k) with β the factor (a server's own step size).
+    """
+    trained, n = place(state.rows, replies), setting.spec.layout.n_parameters
+    if factor == 1:
+        return trained
+    return torch.cat([torch.lerp(state.rows[:, :n], trained[:, :n], factor), trained[:, n:]], dim=1)
 
 
 def follow_influence(state: State, replies: Replies, coupling: Coupling) -> State:

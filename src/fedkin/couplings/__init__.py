@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedkin.couplings import schedules
-from fedkin.couplings.averages import Average, Identity
+from fedkin.couplings.averages import Average, ClusterAverage, Identity
 from fedkin.couplings.coupling import Coupling
 from fedkin.couplings.denoisers import Denoiser, denoiser
 from fedkin.couplings.filters import GraphFilter
@@ -13,6 +13,7 @@ from fedkin.couplings.plug import graph_denoiser
 
 __all__ = [
     "Average",
+    "ClusterAverage",
     "Coupling",
     "Denoiser",
     "GraphFilter",

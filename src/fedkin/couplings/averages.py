@@ -56,3 +56,41 @@ class Average(Coupling):
         one = np.zeros(self.clients)
         np.add.at(one, self.members, self.zeta)
         return np.tile(one, (self.clients, 1))
+
+
+class ClusterAverage(Coupling):
+    """Every row becomes the average of its cluster: Σ ζ_j w_j over the members j of the same cluster, ζ scaled to sum 1.
+
+    `weights` (K,) as in `Average`, `clusters` (K,) any labels, `members` the rows that take part (default: all). Clients
+    of a cluster none of whose members takes part keep their rows. One cluster: `Average`; one per client: `Identity`.
+
+    >>> ClusterAverage([1, 3, 1], ["a", "a", "b"]).apply(torch.tensor([[0.0], [4.0], [7.0]])).ravel()
+    tensor([3., 3., 7.])
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[float] | np.ndarray,
+        clusters: Sequence[object] | np.ndarray,
+        members: Sequence[int] | np.ndarray | None = None,
+    ) -> None:
+        sizes = np.asarray(weights, dtype=np.float64)
+        if len(clusters) != len(sizes):
+            raise FedkinError(f"ClusterAverage has {len(clusters)} cluster labels for {len(sizes)} clients")
+        self.clients = len(sizes)
+        _, self.codes = np.unique(np.asarray(clusters), return_inverse=True)
+        self.members = np.arange(len(sizes)) if members is None else np.asarray(members, dtype=np.int64)
+        chosen, codes = sizes[self.members], self.codes[self.members]
+        if not np.isfinite(chosen).all() or (chosen <= 0).any():
+            raise FedkinError("ClusterAverage weights must be finite and positive for every member")
+        self.totals = np.bincount(codes, chosen, minlength=int(self.codes.max(initial=0)) + 1)
+        self.zeta = chosen / self.totals[codes]
+
+    def apply(self, rows: torch.Tensor) -> torch.Tensor:
+        rows = self._check(rows)
+        codes = torch.from_numpy(self.codes)
+        zeta = torch.as_tensor(self.zeta, dtype=rows.dtype)[:, None]
+        centres = rows.new_zeros((len(self.totals), rows.shape[1]))
+        centres.index_add_(0, codes[self.members], rows[self.members] * zeta)
+        reached = torch.from_numpy(self.totals > 0)[codes]
+        return torch.where(reached[:, None], centres[codes], rows)

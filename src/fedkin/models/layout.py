@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -83,6 +83,15 @@ class Layout:
     @property
     def slots(self) -> tuple[Slot, ...]:
         return self.parameters + self.buffers
+
+    def under(self, modules: Iterable[str]) -> tuple[str, ...]:
+        """The names of the tensors that belong to these modules (or are named themselves), integer buffers left out.
+
+        >>> Layout.of(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))).under(["1"])
+        ('1.weight', '1.bias')
+        """
+        wanted = tuple(modules)
+        return tuple(s.name for s in self.slots if any(s.name == m or s.name.startswith(f"{m}.") for m in wanted))
 
     def mask(self, names: tuple[str, ...]) -> Tensor:
         """The columns of the tensors with these names, as a boolean (B,) mask."""

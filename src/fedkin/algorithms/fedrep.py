@@ -1,0 +1,67 @@
+"""FedRep: learn a common representation; each client first fits its own head to it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedkin.algorithm import LocalWork, Setting, State
+from fedkin.algorithms.fedper import FedPer
+from fedkin.local.sgd import Sgd
+from fedkin.local.shard import Shard
+from fedkin.local.tasks import Request, Trained, private_columns, training_task
+from fedkin.local.training import Chunk, train_chunks
+
+
+class FedRep(FedPer):
+    """FedPer with two turns per round: the head alone, then the body alone.
+
+        head_epochs:  head_k ← head_k − γ ∇_head f_k(body, head_k)      body as received
+        epochs:       body_k ← body_k − γ ∇_body f_k(body_k, head_k)    head as just found
+        body ← Σ_{k∈S} (n_k / Σ_S n) body_k
+
+    The head is found as in FedPer; `head=[]` makes it FedAvg.
+
+    Reference: Collins et al., Exploiting Shared Representations for Personalized Federated Learning, 2021.
+    """
+
+    name: ClassVar[str] = "fedrep"
+    title: ClassVar[str] = "FedRep"
+
+    head_epochs: int = Field(10, ge=0, description="passes over the client's data for the head, before the body's turn")
+
+    def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
+        return LocalWork(f"{__name__}:fedrep", shared={"head_epochs": self.head_epochs})
+
+
+@training_task("fedrep")
+def head_then_body(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -> Trained:
+    """SGD on the private columns, then SGD on the shared ones."""
+    settings, t = Sgd(**request.shared["sgd"]), request.shared["round"]
+    columns = private_columns(shard, request)
+    n = shard.spec.layout.n_parameters
+    head = torch.zeros(n, dtype=rows.dtype) if columns is None else columns[:n].to(rows.dtype)
+
+    def turn(rows: Tensor, settings: Sgd, columns: Tensor, purpose: str) -> tuple[Tensor, Tensor]:
+        def work(chunk: Chunk) -> Tensor:
+            weights, descent = chunk.weights, chunk.descent()
+            slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
+            total = chunk.rows.new_zeros(len(weights))
+            for batch in chunk.batches():
+                a = batch.active
+                counted = None if chunk.counters is None else chunk.counters[:a]
+                total[:a] += chunk.gradient(chunk.rows[:a], batch, slopes[:a], counted)
+                descent.step(weights[:a], slopes[:a].mul_(columns))
+            return chunk.per_step(total)
+
+        return train_chunks(shard, request.ids, rows, settings, t, work, counters, purpose)
+
+    if request.shared["head_epochs"] and head.any():
+        first = settings.model_copy(update={"epochs": request.shared["head_epochs"], "steps": None})
+        rows, _ = turn(rows, first, head, "head")
+    trained, loss = turn(rows, settings, 1 - head, "batches")
+    return Trained(trained, loss)

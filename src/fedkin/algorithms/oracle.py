@@ -1,0 +1,62 @@
+"""Oracle: one model per true cluster of clients, what a method could reach that finds the clusters at once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import BeforeValidator, Field
+
+from fedkin.algorithm import Algorithm, Setting, State, mix
+from fedkin.couplings import ClusterAverage
+from fedkin.engines.clients import Replies
+from fedkin.errors import FedkinError
+
+Label = int | str
+
+
+def _as_list(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+class Oracle(Algorithm):
+    """FedAvg inside each cluster of clients, the clusters being told.
+
+        w_c ← Σ_{k∈S∩c} (n_k / Σ_{S∩c} n) w_k,   w_k trained from w_c
+
+    The clusters are `clusters` (client name → label, or one label per client in order), or else those the maker of the
+    data knows (`federation.truth["cluster"]`). One cluster: FedAvg; one per client: Local. An upper mark for methods that
+    look for clusters, not a rival: real clients do not know theirs.
+    """
+
+    name: ClassVar[str] = "oracle"
+    title: ClassVar[str] = "Oracle"
+
+    clusters: Annotated[dict[str, Label] | tuple[Label, ...] | None, BeforeValidator(_as_list)] = Field(
+        None, description="cluster of each client: {name: label} or labels in order (default: the data's own truth)"
+    )
+
+    def labels(self, setting: Setting) -> np.ndarray:
+        """The cluster label of every client, (K,)."""
+        if isinstance(self.clusters, dict):
+            missing = [name for name in setting.names if name not in self.clusters]
+            if missing:
+                raise FedkinError(f"oracle: clusters has no label for client {missing[0]!r}; give every client one")
+            found: Any = [self.clusters[name] for name in setting.names]
+        elif self.clusters is not None:
+            found = self.clusters
+        elif "cluster" in setting.truth:
+            found = setting.truth["cluster"]
+        else:
+            raise FedkinError(
+                "oracle: the true clusters of this federation are unknown; pass clusters={client name: label}"
+            )
+        if len(found) != len(setting):
+            raise FedkinError(f"oracle: clusters has {len(found)} labels for {len(setting)} clients; give one each")
+        return np.array([str(label) for label in found])
+
+    def check(self, setting: Setting) -> None:
+        self.labels(setting)
+
+    def couple(self, state: State, replies: Replies, setting: Setting) -> State:
+        return mix(state, replies, ClusterAverage(setting.sizes, self.labels(setting), replies.ids))

@@ -1,0 +1,154 @@
+"""pFedBayes: every client has a Gaussian belief over its weights, with the federation's belief as prior."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix, stretched
+from fedkin.couplings import Average
+from fedkin.engines.clients import Replies
+from fedkin.errors import FedkinError
+from fedkin.local.sgd import Sgd
+from fedkin.local.shard import Shard
+from fedkin.local.tasks import Request, Trained, training_task
+from fedkin.local.training import Chunk, train_chunks
+
+
+class PFedBayes(Algorithm):
+    """Mean-field Gaussian weights N(μ, σ²), σ = softplus(ρ): a personal posterior q_k and a common prior p.
+
+    Each local step, on one batch b, by Adam:
+
+        inner_steps times:   q_k descends  E_{θ~q}[f_k(θ; b)] + (ζ/n_k) KL(q_k ‖ p_k)      one θ = μ + σε, ε ~ N(0, 1)
+        once:                p_k descends  KL(q_k ‖ p_k),   p_k the client's copy of the prior
+        server:              (μ, ρ) ← (1 − β)(μ, ρ) + β·mean_S (μ_k, ρ_k)
+
+    f_k is the mean loss per sample, so the first line is the negative evidence bound (at temperature ζ) divided by n_k.
+    q_k starts at the initial prior and lives with the client; clients deploy its mean. μ and ρ travel: twice FedAvg's
+    bytes. The model may be any network whose parameters belong to linear and convolutional layers.
+
+    Reference: Zhang et al., Personalized Federated Learning via Variational Bayesian Inference, 2022.
+    """
+
+    name: ClassVar[str] = "pfedbayes"
+    title: ClassVar[str] = "pFedBayes"
+    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+
+    lr: float = Field(0.001, gt=0, description="rate of Adam")
+    momentum: float = Field(0.0, ge=0, le=0, description="must be 0: Adam has its own")
+    zeta: float = Field(10.0, ge=0, description="weight ζ of the divergence from the prior")
+    rho: float = Field(-3.0, description="ρ of all weights at the start; σ = softplus(ρ)")
+    inner_steps: int = Field(5, ge=1, description="steps on the posterior per batch")
+    beta: float = Field(1.0, gt=0, description="step β of the server towards the mean of the clients")
+
+    def check(self, setting: Setting) -> None:
+        for name, layer in setting.spec.template().named_modules():
+            bayesian = isinstance(layer, nn.Linear | nn.modules.conv._ConvNd)
+            if isinstance(layer, nn.modules.batchnorm._NormBase) or (
+                not bayesian and any(True for _ in layer.parameters(recurse=False))
+            ):
+                raise FedkinError(
+                    f"pfedbayes needs a model of linear and convolutional layers; {name or 'the model'!r} is a "
+                    f"{type(layer).__name__}, take a network without it"
+                )
+
+    def start(self, setting: Setting) -> State:
+        rho = torch.full((setting.spec.layout.n_parameters,), self.rho, dtype=setting.spec.dtype)
+        return super().start(setting).with_arrays(rho=rho)
+
+    def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
+        shared = {"rho": state.arrays["rho"], "rho0": self.rho, "zeta": self.zeta, "inner_steps": self.inner_steps}
+        return LocalWork(f"{__name__}:pfedbayes", shared=shared)
+
+    def couple(self, state: State, replies: Replies, setting: Setting) -> State:
+        rho = torch.lerp(state.arrays["rho"], replies["rho"].mean(dim=0), self.beta)
+        trained = stretched(state, replies, self.beta, setting)
+        coupling = Average(np.ones(len(setting)), replies.ids)
+        return mix(state, replies, coupling, trained=trained).with_arrays(rho=rho)
+
+
+@training_task("pfedbayes")
+def variational_training(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -> Trained:
+    """Adam on the posterior (μ, ρ) of every client and on its copy of the prior; a belief is a row [μ, ρ], (k, 2P)."""
+    shared, ids = request.shared, request.ids
+    n = shard.spec.layout.n_parameters
+
+    def initial() -> Tensor:
+        mean = shard.spec.initial_row(shard.streams)[:n]
+        return torch.cat([mean, torch.full_like(mean, shared["rho0"])])
+
+    posterior = shard.private("posterior", initial)[ids]
+    prior = torch.cat([rows[:, :n], shared["rho"].to(rows.dtype).expand(len(ids), -1)], dim=1)
+    pull = shared["zeta"] / torch.from_numpy(shard.train.sizes[ids]).to(rows.dtype)[:, None]
+
+    def work(chunk: Chunk) -> Tensor:
+        q, p, zeta = posterior[chunk.place], prior[chunk.place], pull[chunk.place]
+        adam_q, adam_p = Adam(q, chunk.rate), Adam(p, chunk.rate)
+        draws = [np.random.default_rng(int(word)) for word in chunk.words]
+        sample, slopes = chunk.rows.clone(), torch.empty_like(q[:, :n])
+        noise = np.empty((len(q), n), dtype=slopes.numpy().dtype)
+        total = chunk.rows.new_zeros(len(q))
+        for batch in chunk.batches():
+            a = batch.active
+            for step in range(shared["inner_steps"]):
+                for generator, line in zip(draws[:a], noise):
+                    generator.standard_normal(out=line, dtype=noise.dtype)
+                epsilon, rho = torch.from_numpy(noise[:a]), q[:a, n:]
+                sample[:a, :n] = q[:a, :n] + softplus(rho) * epsilon
+                loss = chunk.gradient(sample[:a], batch, slopes[:a])
+                total[:a] += loss if step == 0 else 0
+                fit = torch.cat([slopes[:a], slopes[:a] * epsilon * torch.sigmoid(rho)], dim=1)
+                adam_q.step(q[:a], fit + zeta[:a] * divergence_slopes(q[:a], p[:a])[0])
+            adam_p.step(p[:a], divergence_slopes(q[:a], p[:a])[1])
+        posterior[chunk.place], prior[chunk.place] = q, p
+        return chunk.per_step(total)
+
+    settings = Sgd(**shared["sgd"])
+    _, loss = train_chunks(shard, ids, rows, settings, shared["round"], work)
+    rest = rows[:, n:]
+    return Trained(
+        rows=torch.cat([prior[:, :n], rest], dim=1),
+        loss=loss,
+        personal=torch.cat([posterior[:, :n], rest], dim=1),
+        keep={"posterior": posterior},
+        extra={"rho": prior[:, n:]},
+    )
+
+
+def divergence(q: Tensor, p: Tensor) -> Tensor:
+    """KL(q ‖ p) of mean-field Gaussians [μ, ρ], (k, 2P) → (k,): Σ ln(σ_p/σ_q) + (σ_q² + (μ_q − μ_p)²)/2σ_p² − ½."""
+    (mean_q, rho_q), (mean_p, rho_p) = q.chunk(2, dim=1), p.chunk(2, dim=1)
+    s_q, s_p = softplus(rho_q), softplus(rho_p)
+    return (s_p.log() - s_q.log() + (s_q**2 + (mean_q - mean_p) ** 2) / (2 * s_p**2) - 0.5).sum(dim=1)
+
+
+def divergence_slopes(q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of `divergence` with respect to q and to p, each (k, 2P); ∂σ/∂ρ = sigmoid(ρ)."""
+    (mean_q, rho_q), (mean_p, rho_p) = q.chunk(2, dim=1), p.chunk(2, dim=1)
+    s_q, s_p = softplus(rho_q), softplus(rho_p)
+    apart = (mean_q - mean_p) / s_p**2
+    to_q = (s_q / s_p**2 - 1 / s_q) * torch.sigmoid(rho_q)
+    to_p = (1 / s_p - (s_q**2 + (mean_q - mean_p) ** 2) / s_p**3) * torch.sigmoid(rho_p)
+    return torch.cat([apart, to_q], dim=1), torch.cat([-apart, to_p], dim=1)
+
+
+class Adam:
+    """Adam for stacked clients; those that still make steps have all made as many."""
+
+    def __init__(self, like: Tensor, rate: float, decays: tuple[float, float] = (0.9, 0.999)) -> None:
+        self.rate, self.decays, self.steps = rate, decays, 0
+        self.mean, self.square = torch.zeros_like(like), torch.zeros_like(like)
+
+    def step(self, values: Tensor, slopes: Tensor) -> None:
+        """Move `values` (a, n) of the first a clients in place."""
+        self.steps += 1
+        a, (one, two) = len(values), self.decays
+        mean = self.mean[:a].lerp_(slopes, 1 - one) / (1 - one**self.steps)
+        square = self.square[:a].lerp_(slopes**2, 1 - two) / (1 - two**self.steps)
+        values.sub_(mean / (square.sqrt() + 1e-8), alpha=self.rate)

@@ -1,0 +1,80 @@
+"""pFedMe: personal models as proximal points of a common one (Moreau envelopes)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix, stretched
+from fedkin.couplings import Average
+from fedkin.engines.clients import Replies
+from fedkin.local.sgd import Sgd
+from fedkin.local.shard import Shard
+from fedkin.local.tasks import Request, Trained, training_task
+from fedkin.local.training import Chunk, train_chunks
+
+
+class PFedMe(Algorithm):
+    """Minimise Σ_k min_θ f_k(θ) + (λ/2)‖θ − w‖². Each local step, on one batch b:
+
+        inner_steps times:   θ ← θ − γ_p (∇f_k(θ; b) + λ (θ − w_k))
+        w_k ← w_k − γ λ (w_k − θ)
+        server:  w ← (1 − β) w + β·mean_S(w_k)
+
+    θ, the personal model, starts each round at the received w. Running statistics sent to the server are those of θ.
+
+    Reference: Dinh et al., Personalized Federated Learning with Moreau Envelopes, 2020.
+    """
+
+    name: ClassVar[str] = "pfedme"
+    title: ClassVar[str] = "pFedMe"
+    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+
+    lr: float = Field(0.005, gt=0, description="rate γ of the common model; γλ is its step towards θ")
+    lam: float = Field(15.0, gt=0, description="pull λ between the personal and the common model")
+    inner_steps: int = Field(5, ge=1, description="steps on θ per batch")
+    personal_lr: float = Field(0.1, gt=0, description="rate γ_p of the steps on θ; keep γ_p·λ below 2")
+    beta: float = Field(1.0, gt=0, description="step β of the server towards the mean of the clients")
+
+    def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
+        shared = {"lam": self.lam, "inner_steps": self.inner_steps, "personal_lr": self.personal_lr}
+        return LocalWork(f"{__name__}:pfedme", shared=shared)
+
+    def couple(self, state: State, replies: Replies, setting: Setting) -> State:
+        trained = stretched(state, replies, self.beta, setting)
+        return mix(state, replies, Average(np.ones(len(setting)), replies.ids), trained=trained)
+
+
+@training_task("pfedme")
+def envelope_training(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -> Trained:
+    """Steps of the common model towards the proximal point θ, which is found by gradient steps of its own."""
+    shared = request.shared
+    lam, inner_steps, personal_lr = shared["lam"], shared["inner_steps"], shared["personal_lr"]
+    personal = rows.clone()
+
+    def work(chunk: Chunk) -> Tensor:
+        common, descent = chunk.weights, chunk.descent()
+        n = common.shape[1]
+        own = chunk.rows.clone()
+        theta = own[:, :n]
+        slopes = torch.empty_like(theta, memory_format=torch.contiguous_format)
+        total = chunk.rows.new_zeros(len(common))
+        for batch in chunk.batches():
+            a = batch.active
+            g, counted = slopes[:a], None if chunk.counters is None else chunk.counters[:a]
+            for step in range(inner_steps):
+                loss = chunk.gradient(own[:a], batch, g, counted)
+                total[:a] += loss if step == 0 else 0
+                theta[:a].sub_(g + lam * (theta[:a] - common[:a]), alpha=personal_lr)
+            descent.step(common[:a], lam * (common[:a] - theta[:a]))
+        chunk.rows[:, n:] = own[:, n:]
+        personal[chunk.place] = own
+        return chunk.per_step(total)
+
+    settings = Sgd(**shared["sgd"])
+    trained, loss = train_chunks(shard, request.ids, rows, settings, shared["round"], work, counters)
+    return Trained(trained, loss, personal=personal)

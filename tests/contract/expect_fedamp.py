@@ -1,0 +1,3 @@
+"""FedAMP in the contract tests."""
+
+OTHER = {"sigma": 3.0}

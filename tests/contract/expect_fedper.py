@@ -1,0 +1,3 @@
+"""FedPer in the contract tests."""
+
+OTHER = {"head": []}

@@ -1,0 +1,4 @@
+"""FedRep in the contract tests."""
+
+PARAMETERS = {"head_epochs": 2}
+OTHER = {"head": []}

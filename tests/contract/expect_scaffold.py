@@ -1,0 +1,3 @@
+"""SCAFFOLD in the contract tests."""
+
+SILENT = {"momentum": "only 0 is allowed"}
