@@ -18,6 +18,10 @@ from fedkin.errors import FedkinError
 
 Columns = Callable[[torch.Tensor], torch.Tensor]
 
+BLOCK = 2**25
+"""Bytes of one block of columns: several of them fit the last-level cache, and the allocator reuses pieces of this size
+instead of returning them to the system."""
+
 
 class Ordered:
     """A Laplacian with its clients renumbered for locality; applies column solvers block by block."""
@@ -31,11 +35,12 @@ class Ordered:
 
     def blocked(self, solve: Columns, rows: torch.Tensor) -> torch.Tensor:
         """`solve` on every block of columns of `rows` (K, B), clients in the inner order."""
-        width = max(8, 2**24 // (rows.dtype.itemsize * self.clients))
-        order = torch.from_numpy(self.order)
+        width = max(16, BLOCK // (rows.dtype.itemsize * self.clients) // 16 * 16)
+        order, back = torch.from_numpy(self.order), torch.from_numpy(np.argsort(self.order))
         out = empty((rows.shape[0], rows.shape[1]), rows.dtype)
         for at in range(0, rows.shape[1], width):
-            out[order, at : at + width] = solve(rows[:, at : at + width][order])
+            block = rows[:, at : at + width].index_select(0, order)
+            out[:, at : at + width] = solve(block).index_select(0, back)
         return out
 
 
@@ -52,55 +57,54 @@ def conjugate_gradient(
     Because the matrix is at least Z, a residual of `tolerance`·‖Zb‖ leaves an error of about `tolerance`·‖b‖ (default
     1e-6 in float32, 1e-12 in float64). The iteration starts from x = b, the solution at β = 0.
     """
-    own = fidelity[ordered.order]
-    if (own <= 0).any():
+    z = fidelity[ordered.order]
+    if (z <= 0).any():
         raise FedkinError("size-weighted filtering needs a positive number of samples for every client")
     lap = ordered.laplacian
     degrees = lap.diagonal()
-    squared = np.asarray(lap.multiply(lap).sum(axis=1)).ravel()
-    inverse = 1 / (own + beta1 * degrees + beta2 * squared)
-    typed: dict[torch.dtype, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
-
+    d = z + beta1 * degrees + beta2 * np.asarray(lap.multiply(lap).sum(axis=1)).ravel()  # the diagonal of the system
+    # Scaled on both sides by d^{-1/2}, the system is diag(z/d) + F E, two sparse products that absorb all scalings.
+    scale = sp.diags_array(1 / np.sqrt(d), format="csr")
+    inner = sp.csr_array((beta1 * sp.eye_array(len(d), format="csr") + beta2 * lap) @ scale) if beta2 else beta1 * scale
+    sparse = [sp.csr_array(inner), sp.csr_array(scale @ lap)]
     # Rounding in float32 grows with the condition number; beyond this it would pass 1e-5, and float64 is used inside.
-    stiff = 1 + (beta1 + beta2 * 2 * degrees.max()) * 2 * degrees.max() / own.min() > 1_000
+    stiff = 1 + (beta1 + beta2 * 2 * degrees.max()) * 2 * degrees.max() / z.min() > 1_000
+    typed: dict[torch.dtype, list[torch.Tensor]] = {}
 
     def solve(rows: torch.Tensor) -> torch.Tensor:
         b = rows.double() if stiff else rows
         if b.dtype not in typed:
-            weights, scale = (torch.from_numpy(a).to(b.dtype)[:, None] for a in (own, inverse))
-            typed[b.dtype] = (to_torch(lap, b.dtype), weights, scale)
-        laplacian, z, precondition = typed[b.dtype]
-        spread = torch.empty_like(b)
+            columns = (torch.from_numpy(v).to(b.dtype)[:, None] for v in (z, z / d, np.sqrt(d)))
+            typed[b.dtype] = [*(to_torch(matrix, b.dtype) for matrix in sparse), *columns]
+        first, second, own, diagonal, root = typed[b.dtype]
+        middle, q, scratch = torch.empty_like(b), torch.empty_like(b), torch.empty_like(b)
 
-        def system(p: torch.Tensor) -> torch.Tensor:
-            if beta2:
-                inner = torch.addmm(p, laplacian, p, beta=beta1, alpha=beta2, out=spread)
-                return torch.addmm(z * p, laplacian, inner)
-            return torch.addmm(z * p, laplacian, p, alpha=beta1)
+        def smoothness(p: torch.Tensor, into: torch.Tensor, keep: float) -> torch.Tensor:
+            """keep·into + F E p: the scaled β₁L + β₂L²."""
+            torch.addmm(middle, first, p, beta=0, out=middle)
+            return torch.addmm(into, second, middle, beta=keep, out=into)
 
-        limit = (tolerance or (1e-6 if rows.dtype == torch.float32 else 1e-12)) * (z * b).norm(dim=0)
-        tiny = torch.finfo(b.dtype).tiny
-        x = b.clone()
-        r = z * b - system(x)
-        s = precondition * r
-        p = s.clone()
-        rho = (r * s).sum(dim=0)
+        accuracy = tolerance or (1e-6 if rows.dtype == torch.float32 else 1e-12)
+        limit = accuracy * (own * b).norm(dim=0) / float(np.sqrt(d.max()))  # in the scaled norm
+        x = root * b
+        r = smoothness(x, torch.empty_like(b), 0).neg_()
+        p = r.clone()
+        size = r.norm(dim=0)
         for _ in range(most):
-            if bool((r.norm(dim=0) <= limit).all()):
+            if bool((size <= limit).all()):
                 break
-            q = system(p)
-            alpha = rho / (p * q).sum(dim=0).clamp_min(tiny)
+            smoothness(p, torch.mul(diagonal, p, out=q), 1)
+            alpha = size.square() / torch.mul(p, q, out=scratch).sum(dim=0).clamp_min(torch.finfo(b.dtype).tiny)
             x.addcmul_(p, alpha)
             r.addcmul_(q, alpha, value=-1)
-            torch.mul(precondition, r, out=s)
-            rho, last = (r * s).sum(dim=0), rho
-            p.mul_(rho / last.clamp_min(tiny)).add_(s)
+            size, last = r.norm(dim=0), size
+            torch.addcmul(r, p, (size / last.clamp_min(torch.finfo(b.dtype).tiny)).square(), out=p)
         else:
             raise FedkinError(
                 f"conjugate gradient did not converge in {most} iterations: the strength ({beta1:g}, {beta2:g}) is so "
                 "large that rows become the mean; use a smaller one, or Average"
             )
-        return x.to(rows.dtype)
+        return (x / root).to(rows.dtype)
 
     return solve
 
