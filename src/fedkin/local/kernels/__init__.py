@@ -66,8 +66,11 @@ def choose(spec: ModelSpec, task: Task) -> Choice:
         reason = "a plain chain of linear layers: hand-written batched gradients"
         return Choice("linear", reason, lambda: LinearKernel(layers, spec.layout, task.kind))
 
+    channels_last = _takes_channels_last(spec, task)
+
     def looped(reason: str, stochastic: bool = False) -> Choice:
-        return Choice("loop", f"{reason}: one client at a time", lambda: LoopedKernel(spec, task.kind), stochastic)
+        how = "one client at a time" + (", channels last" if channels_last else "")
+        return Choice("loop", f"{reason}: {how}", lambda: LoopedKernel(spec, task.kind, channels_last), stochastic)
 
     if _draws_random_numbers(spec, task):
         return looped("training draws random numbers, as dropout does", stochastic=True)
@@ -88,6 +91,20 @@ def _probe(spec: ModelSpec, task: Task, *shape: int) -> Tensor:
     if task.tokens:
         return torch.zeros(size, dtype=torch.int64)
     return torch.rand(size, generator=torch.Generator().manual_seed(0)).to(spec.dtype)
+
+
+def _takes_channels_last(spec: ModelSpec, task: Task) -> bool:
+    """Whether the model has 2-d convolutions and works on images stored pixel by pixel (`.view` may forbid it)."""
+    module = spec.template().eval()
+    if len(task.input_shape) != 3 or not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
+        return False
+    images = _probe(spec, task, 4)
+    try:
+        with torch.no_grad():
+            same = torch.allclose(module(images.to(memory_format=torch.channels_last)), module(images), atol=1e-4)
+        return bool(same)
+    except RuntimeError:
+        return False
 
 
 def _draws_random_numbers(spec: ModelSpec, task: Task) -> bool:
