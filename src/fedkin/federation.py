@@ -121,6 +121,8 @@ class Federation:
     """What a reader of results must know about the data ("one week of 17")."""
     source: Mapping[str, Any] = field(default_factory=dict)
     """How to build this federation again (for `fedkin resume`); empty for a user's own arrays."""
+    inputs: tuple[Mapping[str, Any], ...] = ()
+    """How the columns of a table became inputs, in order, so that new rows can be prepared alike; empty otherwise."""
 
     def __post_init__(self) -> None:
         if not self.names:

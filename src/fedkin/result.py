@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import tomli_w
@@ -159,6 +159,12 @@ class Result:
         from fedkin.reports.page import write_report
 
         return write_report([self], Path(path))
+
+    def export(self, directory: str | Path, format: Literal["onnx", "torch"] | None = None) -> Path:
+        """Write each client's deployed model as safetensors with a JSON card; on request also as ONNX or torch.export."""
+        from fedkin.export import export
+
+        return export(self, directory, format)
 
     # --- keeping ------------------------------------------------------------------------------------------------------
 

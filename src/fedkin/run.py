@@ -87,7 +87,9 @@ class Run:
         self.federation, self.algorithm, self.options, self.out = federation, algorithm, options, out
         self.callbacks = list(callbacks)
         streams = Streams(options.seed)
-        spec = ModelSpec.of(model, federation.task, getattr(torch, options.dtype))
+        spec = algorithm.model_spec(model, federation.names, federation.task, getattr(torch, options.dtype))
+        if options.global_test and not spec.layout.width:
+            raise FedkinError("global_test moves models between clients, but these clients bring models of their own")
         self.clients = connect(options.engine, federation, spec, streams, options.workers)
         if graph is None and algorithm.graph_spec is not None:
             graph = federation.graph or algorithm.graph_spec
@@ -140,7 +142,7 @@ class Run:
             with Interrupt() as interrupt:
                 for callback in self.callbacks:
                     callback.on_start(self)
-                while self.state.round < self.options.rounds:
+                while self.state.round < self.options.rounds and not self.algorithm.finished(self.state):
                     record = self._one_round()
                     stop = [callback.on_round(self, record) for callback in self.callbacks]
                     if interrupt.requested or any(stop):
@@ -248,6 +250,7 @@ class Run:
             "messages": self.clients.traffic.messages,
             "test_sizes": self.federation.test.sizes,
             "truth": {k: v for k, v in self.federation.truth.items() if len(v) == clients and v.ndim == 1},
+            "inputs": self.federation.inputs,
         }
         if self.options.global_test:
             facts["global"] = {
@@ -259,7 +262,7 @@ class Run:
             task=self.setting.task,
             sizes=self.setting.sizes,
             server_rows=received_model,
-            models=Models(self.setting.names, deployed, counters, self.setting.spec),
+            models=self.clients.estimators() or Models(self.setting.names, deployed, counters, self.setting.spec),
             choice=tuple("trained" if t else "received" for t in trained),
             metrics=metrics,
             history=self.history,
@@ -349,7 +352,9 @@ def choose_trained(deploys: str, metrics: Mapping[str, Mapping[str, list[float]]
 
 def _models(replies: Replies, state: State, setting: Setting) -> tuple[Tensor, Tensor]:
     """The clients' whole models (K, B) and counters (K, C); a client that failed keeps what the server has of it."""
-    models = state.rows.clone()
+    models = torch.zeros((len(setting), setting.spec.layout.width), dtype=setting.spec.dtype)
+    if "rows" in state.arrays:
+        models.copy_(state.rows)
     counters = setting.spec.initial_counters().expand(len(setting), -1).clone()
     models[replies.ids] = replies["model"].to(models.dtype)
     counters[replies.ids] = replies["counters"]

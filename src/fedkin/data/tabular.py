@@ -7,8 +7,8 @@ together, so nothing leaks from test rows. (In a real federation these are the p
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,6 +34,12 @@ class Column:
     scale: float = 1.0
     fill: float = 0.0
     categories: tuple[str, ...] | None = None
+
+    @classmethod
+    def described(cls, entry: Mapping[str, Any]) -> Column:
+        """From its fields, as `federation.inputs` and a saved run hold them."""
+        categories = entry.get("categories")
+        return cls(**{**entry, "categories": None if categories is None else tuple(categories)})
 
     @classmethod
     def fit(cls, values: pd.Series, standardise: bool = True) -> Column:
@@ -91,8 +97,6 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
 
 def from_csv(path: str | os.PathLike[str], client: str, target: str, **options: Any) -> Federation:
     """A federation from a CSV or Parquet file; `options` are those of `from_table`."""
-    from dataclasses import replace
-
     federation = from_table(read_table(path), client, target, **options)
     source = {"name": "csv", "path": str(Path(path).resolve()), "client": client, "target": target, **options}
     return replace(federation, source=source)
@@ -143,12 +147,13 @@ def from_table(
     training = np.sort(np.concatenate([own["train"] for own in rows.values()]))
     columns, notes = _fit(inputs, training, missing, standardise, max_categories)
     x = np.concatenate([column.encode(inputs[column.name]) for column in columns], axis=1)
-    return Federation.from_arrays(
+    federation = Federation.from_arrays(
         {name: {part: (x[own], targets[own]) for part, own in parts.items()} for name, parts in rows.items()},
         task=kind,
         classes=classes,
         notes=notes,
     )
+    return replace(federation, inputs=tuple(asdict(column) for column in columns))
 
 
 def _fit(

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedkin.graphs.layout import positions
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 def draw(
     graph: ClientGraph, ax: Axes | None = None, colours: Any = None, seed: int = 0, labels: bool | None = None
 ) -> Axes:
-    """Spring layout; an edge is as strong as its weight.
+    """Related clients lie near each other (`layout.positions`); an edge is as strong as its weight.
 
     `colours` is one colour or number per client. Names are written for up to 40 clients, or as `labels` says.
     """
@@ -25,10 +27,12 @@ def draw(
     if ax is None:
         _, ax = plt.subplots(figsize=(6, 6))
     picture = graph.to_networkx()
-    place = nx.spring_layout(picture, seed=seed, weight="weight")
+    place = dict(zip(graph.names, positions(graph, seed)))
     weights = np.array([data["weight"] for _, _, data in picture.edges(data=True)])
     strength = weights / weights.max() if len(weights) else weights
-    nx.draw_networkx_edges(picture, place, ax=ax, width=0.2 + 1.8 * strength, alpha=0.15 + 0.6 * strength)
+    crowd = min(1.0, 900 / max(len(weights), 1))
+    faint = (0.06 + 0.5 * strength**2) * (0.3 + 0.7 * crowd)
+    nx.draw_networkx_edges(picture, place, ax=ax, width=0.2 + 1.8 * strength, alpha=faint, edge_color="#3a4656")
     nx.draw_networkx_nodes(
         picture,
         place,
@@ -37,6 +41,9 @@ def draw(
         node_size=max(15, 3000 // (len(graph) + 10)),
     )
     if labels if labels is not None else len(graph) <= 40:
-        nx.draw_networkx_labels(picture, place, ax=ax, font_size=7)
+        for name, (x, y) in place.items():
+            below = -4 - 3 * np.sqrt(60 / (len(graph) + 10))
+            text = name.replace("$", r"\$")  # a dollar sign would start a formula
+            ax.annotate(text, (x, y), (0, below), textcoords="offset points", ha="center", va="top", fontsize=7)
     ax.set_axis_off()
     return ax

@@ -1,0 +1,135 @@
+"""The page's first sentences: who gained, who lost, and whether working together is worth it here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedkin.federation import Task
+from fedkin.reports.compare import Method, client_gains, find_alone, interval
+from fedkin.summary import gains
+
+Verdict = Literal["pays", "unclear", "costs", "unknown"]
+
+
+YARDSTICKS = ("global", "oracle")
+"""Methods that see what clients would not show; they mark what is possible and are no way of working together."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A title, the sentences under it, and the verdict that colours them."""
+
+    title: str
+    sentences: tuple[str, ...]
+    verdict: Verdict
+
+
+def amount(value: float, task: Task) -> str:
+    """A metric in words: 93.1 %, or 0.0412."""
+    if not np.isfinite(value):
+        return "unknown"
+    return f"{100 * value:.1f} %" if task.metric == "accuracy" else f"{value:.4g}"
+
+
+def difference(value: float, task: Task) -> str:
+    """A signed difference: +2.9 points, or −0.0041."""
+    if not np.isfinite(value):
+        return "unknown"
+    shown = f"{100 * value:+.1f} points" if task.metric == "accuracy" else f"{value:+.3g}"
+    return shown.replace("-", "−")
+
+
+def collaborations(methods: Sequence[Method]) -> list[Method]:
+    """The methods in which clients work together; the yardsticks only where there is nothing else."""
+    together = [method for method in methods if not method.is_alone]
+    return [method for method in together if method.first.algorithm not in YARDSTICKS] or together
+
+
+def best(methods: Sequence[Method]) -> Method:
+    """The method whose clients fare best on average, as deployed."""
+    sign = 1 if methods[0].first.task.larger_is_better else -1
+    return max(methods, key=lambda method: sign * np.nan_to_num(method.scores().mean(), nan=-sign * np.inf))
+
+
+def headline(methods: Sequence[Method]) -> Headline:
+    """What the runs say, claiming no more than they show."""
+    alone = find_alone(methods)
+    together = collaborations(methods)
+    task = methods[0].first.task
+    if not together:
+        score = float(methods[0].scores().mean())
+        return Headline(
+            f"Alone, the clients reach {amount(score, task)} on average",
+            ("Only Local training is shown here. Add a run of another method to see whether working together pays.",),
+            "unknown",
+        )
+    winner = best(together)
+    score = float(winner.scores().mean())
+    if alone is None:
+        return Headline(
+            f"{winner.label} reaches {amount(score, task)} on average",
+            (
+                _extremes(winner),
+                "Whether working together pays cannot be said: add a run of Local training to compare.",
+            ),
+            "unknown",
+        )
+    differences = client_gains(winner, alone)
+    if not np.isfinite(differences).any():
+        return Headline(
+            f"{winner.label} reaches {amount(score, task)} on average",
+            ("The run of Local training is on other data, so gains cannot be computed.",),
+            "unknown",
+        )
+    return _judged(winner, alone, differences, len(together))
+
+
+def _judged(winner: Method, alone: Method, differences: np.ndarray, candidates: int) -> Headline:
+    task, names = winner.first.task, winner.first.names
+    mean, low, high = interval(differences, candidates)
+    counts = gains(differences, np.zeros_like(differences))
+    verdict: Verdict = "pays" if low > 0 else "costs" if high < 0 else "unclear"
+    tally = f"{counts['gained']} of {len(names)} clients gain, {counts['lost']} lose"
+    title = {
+        "pays": f"Working together pays here: {tally}",
+        "costs": f"Working together does not pay here: {tally}",
+        "unclear": f"Working together makes no clear difference here: {tally}",
+    }[verdict]
+    own, theirs = float(np.nanmean(alone.values())), float(np.nanmean(winner.values()))
+    sentences = [
+        f"With {winner.label} the mean test {task.metric} is {amount(theirs, task)}; alone it is {amount(own, task)}. "
+        f"A client gains {difference(mean, task)} on average{_range(low, high, task, candidates)}."
+    ]
+    order = np.argsort(np.where(np.isfinite(differences), differences, 0.0))
+    ends = []
+    if counts["gained"]:
+        ends.append(f"{names[order[-1]]} gains most ({difference(differences[order[-1]], task)})")
+    if counts["lost"]:
+        ends.append(f"{names[order[0]]} loses most ({difference(differences[order[0]], task)})")
+    if ends:
+        sentences.append(", ".join(ends) + ".")
+    if candidates > 1:
+        sentences.append(
+            f"{winner.label} is the best of {candidates} methods on the test samples it is judged by: expect a little "
+            "less on new ones."
+        )
+    return Headline(title, tuple(sentences), verdict)
+
+
+def _range(low: float, high: float, task: Task, candidates: int) -> str:
+    if not np.isfinite([low, high]).all():
+        return ""
+    ends = f"{difference(low, task).removesuffix(' points')} to {difference(high, task)}"
+    widened = f", widened for picking the best of {candidates}" if candidates > 1 else ""
+    return f" (95 % interval over clients {ends}{widened})"
+
+
+def _extremes(method: Method) -> str:
+    task, tails = method.first.task, method.tails()
+    return (
+        f"Its best 5 % of clients reach {amount(tails['best5'], task)}, its worst 5 % {amount(tails['worst5'], task)}."
+    )

@@ -1,0 +1,201 @@
+"""The data behind a page: a plain dictionary, small enough to travel inside it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedkin.graphs import ClientGraph
+from fedkin.graphs.layout import positions, strongest
+from fedkin.reports.compare import Method, client_gains, find_alone, spread
+from fedkin.reports.spectral import SPECTRUM_LIMIT, energy, response
+from fedkin.reports.units import Units
+from fedkin.result import Result
+
+HEAT_CELLS = 150
+"""A heat map has at most so many rows; more clients are averaged in blocks."""
+
+MOST_EDGES = 8_000
+"""At most so many edges are drawn, the strongest of each client first."""
+
+MOST_ROUNDS = 300
+"""Longer curves are thinned to about so many points."""
+
+
+def page_data(methods: Sequence[Method]) -> dict[str, Any]:
+    """Everything the page draws. Units are clients, or groups of them above 2,000 clients."""
+    first = next((method.first for method in methods if method.first.graph is not None), methods[0].first)
+    units, alone = Units.of_result(first), find_alone(methods)
+    graphs: dict[str, dict[str, Any]] = {}
+    for method in methods:
+        if method.first.graph is not None:
+            key = method.first.graph.fingerprint()
+            graphs.setdefault(key, {"used_by": [], **graph_data(units.graph(method.first.graph))})
+            graphs[key]["used_by"].append(method.label)
+    task = first.task
+    return {
+        "metric": {"name": first.metric, "label": f"test {task.metric}", "percent": task.metric == "accuracy",
+                   "larger": task.larger_is_better},
+        "clients": len(first.names),
+        "units": unit_data(units, first),
+        "graphs": list(graphs.values()),
+        "methods": [method_data(method, alone, units, list(graphs)) for method in methods],
+        "alone": None if alone is None else list(methods).index(alone),
+    }  # fmt: skip
+
+
+def unit_data(units: Units, result: Result) -> dict[str, Any]:
+    """Names, samples, label counts and cluster of every unit."""
+    counts = result.label_counts
+    return {
+        "names": units.names,
+        "grouped": units.grouped,
+        "members": units.members.tolist() if units.grouped else None,
+        "samples": units.total(np.asarray(result.sizes, dtype=float)).astype(int).tolist(),
+        "classes": [str(label) for label in result.task.classes],
+        "labels": None if counts is None else units.total(counts).astype(int).tolist(),
+        "cluster": units.cluster.tolist(),
+        "cluster_source": units.cluster_source,
+    }
+
+
+def graph_data(graph: ClientGraph) -> dict[str, Any]:
+    """Positions, the strongest edges (weights relative to the strongest), and the eigenvalues of the Laplacian."""
+    per_client = len(graph)
+    shown = graph.adjacency
+    while shown.nnz // 2 > MOST_EDGES and per_client > 1:
+        per_client = min(per_client // 2, MOST_EDGES // len(graph) + 1)
+        shown = strongest(graph.adjacency, per_client)
+    edges = shown.tocoo()
+    upper = edges.row < edges.col
+    weight = edges.data[upper]
+    place = positions(graph)
+    return {
+        "x": numbers(place[:, 0]),
+        "y": numbers(place[:, 1]),
+        "from": edges.row[upper].tolist(),
+        "to": edges.col[upper].tolist(),
+        "weight": numbers(weight / weight.max(initial=1e-300), 3),
+        "heaviest": number(weight.max(initial=0.0)),
+        "edges": graph.n_edges,
+        "eigenvalues": numbers(graph.eigen()[0], 5) if len(graph) <= SPECTRUM_LIMIT else None,
+    }
+
+
+def method_data(method: Method, alone: Method | None, units: Units, graphs: Sequence[str]) -> dict[str, Any]:
+    """Curves, client values, influence, and what the method logged."""
+    run = method.first
+    gain = None if alone is None or method is alone else numbers(units.mean(client_gains(method, alone)))
+    return {
+        "label": method.label,
+        "alone": method.is_alone,
+        "deploys": max(("received", "trained"), key=run.choice.count),
+        "runs": len(method.runs),
+        "same_data": len(method.same_data),
+        "graph": None if run.graph is None else graphs.index(run.graph.fingerprint()),
+        "curves": {name: curves(method, name) for name in curve_metrics(run)},
+        "values": {when: numbers(units.mean(method.values(when))) for when in ("pre", "post", "deployed")},
+        "gain": gain,
+        "influence": influence_data(run, units),
+        "variation": logged(method, "total_variation"),
+        "trace": logged(method, "trace"),
+        "response": None
+        if (filtered := response(run)) is None
+        else {"name": filtered[0], "lambda": numbers(filtered[1], 5), "h": numbers(filtered[2])},
+        "energy": None if (parts := energy(run)) is None else numbers(parts),
+    }
+
+
+def curve_metrics(run: Result) -> list[str]:
+    """The test metrics the history holds, the headline one first."""
+    found = {name for record in run.history.evaluated() for name in record["pre"] if name.startswith("test_")}
+    return sorted(found, key=lambda name: (name != run.metric, name))
+
+
+def curves(method: Method, metric: str) -> dict[str, Any]:
+    """Mean over clients for each evaluated round, before and after local training.
+
+    With several runs: the mean over runs and the lowest and highest run. `clients` is the 10th to 90th percentile
+    client, averaged over runs.
+    """
+    better = method.first.task.larger_is_better and metric != "test_loss"
+    out: dict[str, Any] = {}
+    for when in ("pre", "post"):
+        tables = []
+        for run in method.runs:
+            rounds, values = run.history.curve(metric, when)
+            tables.append({int(r): spread(row, better) for r, row in zip(rounds, values)})
+        shared = thin(sorted(set.intersection(*(set(table) for table in tables))))
+        if not shared:
+            continue
+        cube = np.array([[[table[r][key] for key in ("mean", "low", "high")] for r in shared] for table in tables])
+        mean = cube.mean(axis=0)
+        out[when] = {
+            "round": shared,
+            "mean": numbers(mean[:, 0]),
+            "clients": [numbers(mean[:, 1]), numbers(mean[:, 2])],
+        }
+        if len(method.runs) > 1:
+            out[when]["seeds"] = [numbers(cube[:, :, 0].min(axis=0)), numbers(cube[:, :, 0].max(axis=0))]
+    return out
+
+
+def thin(rounds: list[int]) -> list[int]:
+    """At most about MOST_ROUNDS of them, evenly, the last one always."""
+    step = -(-len(rounds) // MOST_ROUNDS) if rounds else 1
+    return [r for k, r in enumerate(rounds) if (len(rounds) - 1 - k) % step == 0]
+
+
+def influence_data(run: Result, units: Units) -> dict[str, Any] | None:
+    """Who shaped whom as bytes, b = 255·√(v / max), in the order given and, where blocks are averaged, by cluster."""
+    matrix = run.influence
+    if matrix is None or units.grouped:
+        return None
+    clients = len(matrix)
+    given = np.arange(clients)
+    orders = {"given": given}
+    if clients > HEAT_CELLS:
+        orders["cluster"] = np.argsort(units.cluster, kind="stable")
+    blocks = {name: block_mean(matrix, order, HEAT_CELLS) for name, order in orders.items()}
+    top = max(float(block.max()) for block in blocks.values()) or 1.0
+    return {
+        "size": len(blocks["given"]),
+        "max": number(top),
+        "own": numbers(np.diag(matrix), 3),
+        **{name: base64.b64encode(np.rint(255 * np.sqrt(b / top)).astype(np.uint8).tobytes()).decode()
+           for name, b in blocks.items()},
+    }  # fmt: skip
+
+
+def block_mean(matrix: np.ndarray, order: np.ndarray, most: int) -> np.ndarray:
+    """A (K, K) matrix in `order`, averaged over blocks so that at most `most` rows and columns are left."""
+    sorted_ = matrix[np.ix_(order, order)]
+    if len(order) <= most:
+        return sorted_
+    starts = np.linspace(0, len(order), most + 1).astype(int)[:-1]
+    width = np.diff(np.append(starts, len(order)))
+    sums = np.add.reduceat(np.add.reduceat(sorted_, starts, axis=0), starts, axis=1)
+    return sums / np.outer(width, width)
+
+
+def logged(method: Method, name: str) -> dict[str, Any] | None:
+    """A number the method logged every round, averaged over runs."""
+    tables = [
+        {r["round"]: float(r["log"][name]) for r in run.history if name in r.get("log", {})} for run in method.runs
+    ]
+    shared = thin(sorted(set.intersection(*(set(table) for table in tables))))
+    if not shared:
+        return None
+    return {"round": shared, "value": numbers(np.mean([[table[r] for r in shared] for table in tables], axis=0), 5)}
+
+
+def number(value: float, digits: int = 4) -> float | None:
+    """Rounded to some significant digits; None for NaN and infinity."""
+    return float(f"{value:.{digits}g}") if np.isfinite(value) else None
+
+
+def numbers(values: np.ndarray, digits: int = 4) -> list[float | None]:
+    return [number(float(value), digits) for value in values]
