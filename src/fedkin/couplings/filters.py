@@ -74,6 +74,8 @@ class GraphFilter(Coupling):
         self._typed: dict[torch.dtype, torch.Tensor] = {}
         if not (self.denoiser.penalty or self.denoiser.rank):  # a function we do not know: try it before any training
             self.response(graph.eigen()[0] if self._dense else np.linspace(0, graph.lambda_bound(), 64))
+        if self.denoiser.rank and not self._dense:
+            self._modes_kept()  # raises where they are too many
         if self._divides:
             self._denominator  # noqa: B018  (raises where it is near zero)
 
@@ -98,14 +100,14 @@ class GraphFilter(Coupling):
     def matrix(self) -> np.ndarray:
         return self._operator.copy() if self._dense else super().matrix()
 
-    def trace(self, probes: int = 64) -> float:
+    def trace(self, probes: int = 16) -> float:
         """trace(M)/K: 1 for local training, 1/K for full averaging. Above the dense limit estimated (Hutchinson) from
         `probes` random signs per client."""
         if self._dense:
             return float(np.trace(self._operator)) / self.clients
         signs = Streams(0).generator("hutchinson").integers(0, 2, size=(self.clients, probes)) * 2.0 - 1.0
-        probe = torch.from_numpy(signs)
-        return float((probe * self.apply(probe)).sum()) / (probes * self.clients)
+        probe = torch.from_numpy(signs).float()  # an estimate has no use for more digits
+        return float((probe * self.apply(probe)).sum(dtype=torch.float64)) / (probes * self.clients)
 
     def __repr__(self) -> str:
         return f"GraphFilter({self.denoiser.name}, strength={self.strength}, {self.fidelity}, {self.clients} clients)"
@@ -208,16 +210,20 @@ class GraphFilter(Coupling):
         gram = modes.T @ (z * modes)
         return modes.to(rows.dtype) @ torch.linalg.solve(gram, (weighted.T @ rows).double()).to(rows.dtype)
 
-    @cached_property
-    def _modes(self) -> torch.Tensor:
-        """The kept modes, shape (K, τ), float64."""
-        components = int(self.graph.components().max()) + 1
-        count = max(int(self.strength), components)  # type: ignore[arg-type]
+    def _modes_kept(self) -> int:
+        """τ, or the number of components where that is larger."""
+        count = max(int(self.strength), int(self.graph.components().max()) + 1)  # type: ignore[arg-type]
         if count > RANK_LIMIT:
             raise FedkinError(
                 f"denoiser 'hard' would keep {count:,} modes of {self.clients:,} clients (limit {RANK_LIMIT} above "
                 f"{DENSE_LIMIT:,} clients); use a smaller τ, a connected graph, or the denoiser soft"
             )
+        return count
+
+    @cached_property
+    def _modes(self) -> torch.Tensor:
+        """The kept modes, shape (K, τ), float64."""
+        count = self._modes_kept()
         return torch.from_numpy(spectrum.smallest(self.graph.laplacian(), count, self.graph.components())[1])
 
 
