@@ -292,9 +292,9 @@ def test_other_bad_input() -> None:
         GraphFilter(graph, lambda lambdas, strength: 0 * lambdas, 0.5)
 
 
-def test_too_many_modes_are_refused_before_any_work(medium: ClientGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_modes_are_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filters, "DENSE_LIMIT", 0)
     monkeypatch.setattr(filters, "RANK_LIMIT", 3)
-    GraphFilter(medium, "hard", 3)
+    GraphFilter(weighted(), "hard", 3)
     with pytest.raises(FedkinError, match="would keep 4 modes"):
-        GraphFilter(medium, "hard", 4)
+        GraphFilter(weighted(), "hard", 4)
