@@ -1,0 +1,38 @@
+# Every target sets up its own environment in .venv. `make PYTHON=python3.12 test` uses another Python.
+
+PYTHON ?= python3
+BIN    := .venv/bin
+READY  := .venv/.ready
+
+# Tests run in two processes; one thread each, so that they do not fight over the cores.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+JOBS     ?= 2
+
+.PHONY: demo test test-slow lint bench clean
+
+demo: $(READY)
+	$(BIN)/fedkin demo
+
+test: lint
+	$(TEST_ENV) $(BIN)/pytest -q -n $(JOBS) --dist loadfile
+
+test-slow: $(READY)
+	$(TEST_ENV) $(BIN)/pytest -q -n $(JOBS) --dist loadfile -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+# torch first and pinned, so that no other package pulls a build of its own.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist fedkin-demo

@@ -1,0 +1,207 @@
+"""fedkin compare: several methods, several seeds, one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedkin.commands import flags
+from fedkin.commands.run import INTERRUPTED
+
+if TYPE_CHECKING:
+    from fedkin.callbacks import Callback
+    from fedkin.compare import Comparison
+    from fedkin.config import Settings
+
+
+def compare(
+    file: flags.File = None,
+    algorithms: Annotated[
+        str | None,
+        typer.Option(
+            "--algorithms",
+            help="methods, separated by commas (default: all that fit)",
+            rich_help_panel=flags.METHOD,
+            metavar="A,B,C",
+            show_default=False,
+        ),
+    ] = None,
+    data: flags.Data = None,
+    clients: flags.Clients = None,
+    partition: flags.Partition = None,
+    csv: flags.Csv = None,
+    client: flags.Client = None,
+    target: flags.Target = None,
+    data_seed: flags.DataSeed = None,
+    model: flags.Model = None,
+    graph: flags.Graph = None,
+    assign: flags.Assign = None,
+    rounds: flags.Rounds = None,
+    fraction: flags.Fraction = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            "--seeds",
+            help="how many seeds, or a list such as 1,2,5 (default: 1)",
+            rich_help_panel=flags.RUN,
+            show_default=False,
+        ),
+    ] = None,
+    seed: flags.Seed = None,
+    eval_every: flags.EvalEvery = None,
+    dtype: flags.Dtype = None,
+    engine: flags.Engine = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="keep every run in DIR; finished ones are not trained again",
+            rich_help_panel=flags.OUTPUT,
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    json: flags.Json = None,
+) -> None:
+    """Compare methods: who does best, and which clients gain against training alone.
+
+    The seed varies training and, unless --data-seed fixes it, the partition. Local is always run, for the gains.
+
+    \b
+    Examples:
+      fedkin compare --data digits --clients 20 --algorithms fedavg,fedprox
+      fedkin compare --csv visits.csv --client site --target y --seeds 3
+      fedkin compare experiment.toml --set fedprox.mu=0.1 --out results
+    """
+    from fedkin import config
+    from fedkin.algorithms import names
+
+    listed = None if algorithms is None else [name.strip() for name in algorithms.split(",") if name.strip()]
+    given = flags.layer(
+        data=data, clients=clients, partition=partition, csv=csv, client=client, target=target, data_seed=data_seed,
+        model=model, algorithms=listed, graph=graph, rounds=rounds, fraction=fraction, seed=seed, seeds=seeds,
+        eval_every=eval_every, dtype=dtype, engine=engine,
+    )  # fmt: skip
+    layers = [config.read(file) if file else {}, given]
+    everything = not any(layer.get(key) for layer in layers for key in ("algorithm", "algorithms"))
+    settings = config.settle(layers, config.parse_assignments(assign or []), default=names())
+    comparison = run_comparison(settings, out, skip_unfit=everything)
+    finish(comparison, settings, json)
+    from fedkin.commands import show
+
+    show.wrote(out)
+
+
+def run_comparison(settings: Settings, out: Path | None = None, skip_unfit: bool = False) -> Comparison:
+    """Train everything, with one progress bar per method."""
+    from fedkin.commands.show import working
+    from fedkin.compare import compare as run_all
+
+    def federation(seed: int) -> Any:
+        with working(f"loading {settings.data.name} …"):
+            return settings.federation(seed)
+
+    options = settings.options(settings.seeds[0]).model_dump(exclude={"seed"})
+    methods = list(settings.algorithms().values())
+    with Bars([method.name for method in methods], settings.seeds, options["rounds"]) as bars:
+        found = run_all(
+            federation, settings.model, methods, settings.seeds, settings.graph, out, skip_unfit, bars.watch, **options
+        )
+        bars.complete(found)
+    return found
+
+
+def finish(comparison: Comparison, settings: Settings, json: Path | None) -> None:
+    """Print the table, write the JSON, and end with the right exit code."""
+    from fedkin.commands import show
+    from fedkin.files import write_json
+
+    if not comparison.finished:
+        show.say("interrupted; with --out, the same command goes on where it stopped")
+        raise typer.Exit(INTERRUPTED)
+    show.console().print(show.comparison_table(comparison))
+    for name, reason in comparison.skipped.items():
+        show.say(f"skipped {name}: {reason}")
+    for note in dict.fromkeys(note for result in comparison.results for note in result.notes):
+        show.say(f"note: {note}")
+    if json is not None:
+        write_json(json, {"config": describe(settings), **comparison.to_dict()})
+        show.wrote(json)
+    if comparison.failed:
+        from fedkin.errors import FedkinError
+
+        first = comparison.failed[0]
+        raise FedkinError(
+            f"{len(comparison.failed)} runs broke off, first {first['algorithm']} with seed {first['seed']}: {first['reason']}"
+        )
+
+
+def describe(settings: Settings) -> dict[str, Any]:
+    """The settings of a comparison as they were resolved."""
+    return {
+        "data": settings.data.model_dump(),
+        "model": settings.model,
+        "graph": settings.graph,
+        "algorithms": {name: method.model_dump() for name, method in settings.algorithms().items()},
+        "run": settings.options(settings.seeds[0]).model_dump(exclude={"seed"}),
+        "seeds": settings.seeds,
+    }
+
+
+class Bars:
+    """One progress bar per method, over all seeds, on standard error."""
+
+    def __init__(self, methods: Sequence[str], seeds: Sequence[int], rounds: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self.seeds, self.rounds = list(seeds), rounds
+        self.progress = Progress(
+            TextColumn("{task.description:<12}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[news]}"),
+            console=Console(stderr=True),
+        )
+        order = dict.fromkeys(["local", *methods])
+        total = rounds * len(self.seeds)
+        self.bars = {name: self.progress.add_task(name, total=total, start=False, news="") for name in order}
+
+    def __enter__(self) -> Bars:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def watch(self, name: str, seed: int) -> list[Callback]:
+        from fedkin.callbacks import Callback
+
+        bar, before = self.bars[name], self.seeds.index(seed) * self.rounds
+        progress = self.progress
+
+        class Advance(Callback):
+            def on_start(self, run: Any) -> None:
+                progress.start_task(bar)
+                progress.update(bar, completed=before + run.state.round, news=f"seed {seed}")
+
+            def on_round(self, run: Any, record: Any) -> None:
+                progress.update(bar, completed=before + record["round"])
+
+        return [Advance()]
+
+    def complete(self, comparison: Comparison) -> None:
+        """Bars of runs that were read from disk, or left out."""
+        for name, bar in self.bars.items():
+            done = sum(result.facts["rounds"] for result in comparison.results if result.algorithm == name)
+            mean = next((line for line in comparison.means() if line["algorithm"] == name), None)
+            news = "does not fit" if mean is None else f"{mean['metric']} {mean[mean['metric']]['mean']:.4f}"
+            self.progress.update(bar, completed=done, news=news)
+            self.progress.stop_task(bar)

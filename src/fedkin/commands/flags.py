@@ -1,0 +1,74 @@
+"""The flags that commands share, and the layer of settings they make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+DATA, METHOD, RUN, OUTPUT = "Data", "Method", "Run", "Output"
+
+
+def _option(*names: str, help: str, panel: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
+
+
+Data = Annotated[str | None, _option("--data", help="a data set by name, see: fedkin data list", panel=DATA)]
+Clients = Annotated[int | None, _option("--clients", help="how many clients", panel=DATA)]
+Partition = Annotated[
+    str | None,
+    _option("--partition", help="who holds what: natural, iid, dirichlet:0.3, labels:2, shards:2, …", panel=DATA),
+]
+Csv = Annotated[Path | None, _option("--csv", help="a table of your own (CSV or Parquet)", panel=DATA)]
+Client = Annotated[str | None, _option("--client", help="the table's column that names the client", panel=DATA)]
+Target = Annotated[str | None, _option("--target", help="the table's column to predict", panel=DATA)]
+DataSeed = Annotated[
+    int | None,
+    _option("--data-seed", help="fix partition and splits while --seed varies (default: --seed)", panel=DATA),
+]
+Model = Annotated[
+    str | None, _option("--model", help="network, for example mlr or mlp:100,100 (default: mlp)", panel=METHOD)
+]
+Graph = Annotated[
+    str | None,
+    _option("--graph", help="graph between clients: knn:5, statistics, labels, FILE.csv, FILE.npz, …", panel=METHOD),
+]
+Assign = Annotated[
+    list[str] | None,
+    _option(
+        "--set", help="a parameter, for example lr=0.1 or fedprox.mu=1 (repeatable)", panel=METHOD, metavar="KEY=VALUE"
+    ),
+]
+Rounds = Annotated[int | None, _option("--rounds", help="rounds to train (default: 50)", panel=RUN)]
+Fraction = Annotated[float | None, _option("--fraction", help="share of clients per round (default: 1.0)", panel=RUN)]
+Seed = Annotated[int | None, _option("--seed", help="seed of all random numbers (default: 0)", panel=RUN)]
+EvalEvery = Annotated[int | None, _option("--eval-every", help="evaluate every so many rounds", panel=RUN)]
+Dtype = Annotated[str | None, _option("--dtype", help="float32 or float64 (default: float32)", panel=RUN)]
+Engine = Annotated[str | None, _option("--engine", help="who runs the clients (default: in_process)", panel=RUN)]
+Json = Annotated[Path | None, _option("--json", help="write everything a program needs", panel=OUTPUT, metavar="FILE")]
+File = Annotated[
+    Path | None, typer.Argument(help="settings (TOML); flags override them", metavar="FILE.toml", show_default=False)
+]
+
+
+def layer(**given: Any) -> dict[str, dict[str, Any]]:
+    """Flags as a layer of settings; those that were not given leave no trace."""
+    data = {key: given.get(key) for key in ("clients", "partition", "client", "target")}
+    data |= {"name": given.get("data"), "seed": given.get("data_seed")}
+    if given.get("csv") is not None:
+        if given.get("data") is not None:
+            raise typer.BadParameter("use --data or --csv, not both")
+        data |= {"name": "csv", "path": str(given["csv"].expanduser().absolute())}
+    run = {key: given.get(key) for key in ("rounds", "fraction", "seed", "seeds", "eval_every", "dtype", "engine")}
+    sections: dict[str, dict[str, Any]] = {
+        "data": data,
+        "model": {"name": given.get("model")},
+        "graph": {"name": given.get("graph")},
+        "run": run,
+        "algorithm": {"name": given.get("algorithm")},
+        "algorithms": {name: {} for name in given.get("algorithms") or ()},
+    }
+    return {
+        name: {key: value for key, value in section.items() if value is not None} for name, section in sections.items()
+    }

@@ -1,0 +1,215 @@
+"""fedkin run, fedkin resume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedkin.commands import flags
+
+if TYPE_CHECKING:
+    from fedkin.config import Settings
+    from fedkin.result import Result
+
+INTERRUPTED = 130
+
+
+def run(
+    file: flags.File = None,
+    data: flags.Data = None,
+    clients: flags.Clients = None,
+    partition: flags.Partition = None,
+    csv: flags.Csv = None,
+    client: flags.Client = None,
+    target: flags.Target = None,
+    data_seed: flags.DataSeed = None,
+    model: flags.Model = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            "--algorithm",
+            help="the method, see: fedkin algorithms (default: fedavg)",
+            rich_help_panel=flags.METHOD,
+            show_default=False,
+        ),
+    ] = None,
+    graph: flags.Graph = None,
+    assign: flags.Assign = None,
+    rounds: flags.Rounds = None,
+    fraction: flags.Fraction = None,
+    seed: flags.Seed = None,
+    eval_every: flags.EvalEvery = None,
+    dtype: flags.Dtype = None,
+    engine: flags.Engine = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="folder for checkpoints and result (default: a new one in runs/)",
+            rich_help_panel=flags.OUTPUT,
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    json: flags.Json = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(
+            "--tensorboard",
+            help="write scalars for TensorBoard",
+            rich_help_panel=flags.OUTPUT,
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="say what would be trained and where each setting comes from, then stop",
+            rich_help_panel=flags.OUTPUT,
+        ),
+    ] = False,
+) -> None:
+    """Train one method: one model per client.
+
+    \b
+    Examples:
+      fedkin run --data digits --clients 20 --algorithm fedavg --rounds 30
+      fedkin run --data digits --partition labels:2 --clients 10 --explain
+      fedkin run --csv visits.csv --client site --target outcome --set lr=0.1
+      fedkin run experiment.toml --seed 1 --json result.json
+    """
+    from fedkin import config
+    from fedkin.callbacks import Callback, Progress, TensorBoard
+    from fedkin.commands.show import working
+    from fedkin.run import train
+
+    given = flags.layer(
+        data=data, clients=clients, partition=partition, csv=csv, client=client, target=target, data_seed=data_seed,
+        model=model, algorithm=algorithm, graph=graph, rounds=rounds, fraction=fraction, seed=seed,
+        eval_every=eval_every, dtype=dtype, engine=engine,
+    )  # fmt: skip
+    layers = {"file": config.read(file) if file else {}, "flag": given}
+    assignments = config.parse_assignments(assign or [])
+    settings = config.settle([*layers.values()], assignments)
+    if len(settings.methods) > 1:
+        raise typer.BadParameter("the file lists several methods; choose one with --algorithm, or use fedkin compare")
+    if explain:
+        _explain(settings, layers, assignments)
+        return
+    (name, method), chosen_seed = next(iter(settings.algorithms().items())), settings.seeds[0]
+    with working(f"loading {settings.data.name} …"):
+        federation = settings.federation(chosen_seed)
+    callbacks: list[Callback] = [Progress(), *([TensorBoard(tensorboard)] if tensorboard else [])]
+    target_folder = out or _new_folder(f"{_short(settings)}-{name}-seed{chosen_seed}")
+    options: dict[str, Any] = {"graph": settings.graph, "out": target_folder, "callbacks": callbacks}
+    result = train(federation, settings.model, method, **options, **settings.options(chosen_seed).model_dump())
+    _finish(result, target_folder, json)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="the run's folder", metavar="RUN", show_default=False)],
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", help="train up to this round instead", show_default=False)
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", help="check that the run has this seed; a run keeps its own", show_default=False),
+    ] = None,
+    json: flags.Json = None,
+) -> None:
+    """Go on with an interrupted run; the numbers are those of an uninterrupted one.
+
+    \b
+    Examples:
+      fedkin resume runs/digits-fedavg-seed0
+      fedkin resume runs/digits-fedavg-seed0 --rounds 200 --json result.json
+    """
+    from fedkin import run as runs
+    from fedkin.callbacks import Progress
+    from fedkin.config import read
+    from fedkin.errors import FedkinError
+
+    if seed is not None and (own := read(folder / "config.toml").get("run", {}).get("seed")) != seed:
+        raise FedkinError(f"{folder} was started with seed {own}; a resumed run keeps its seed, drop --seed")
+    result = runs.resume(folder, rounds=rounds, callbacks=[Progress()])
+    _finish(result, folder, json)
+
+
+def _finish(result: Result, folder: Path, json: Path | None) -> None:
+    from fedkin.commands import show
+    from fedkin.files import write_json
+    from fedkin.records import failures, run_record
+
+    screen = show.console()
+    screen.print(f"{result.title} on {len(result.names)} clients, {result.facts['rounds']} rounds")
+    for part in show.result_tables(result):
+        screen.print(part)
+    facts = result.facts
+    screen.print(f"{show.human_bytes(facts['bytes'])} exchanged, {facts['seconds']:.1f} s training")
+    for note in result.notes:
+        show.say(f"note: {note}")
+    failed = failures(result)
+    if failed:
+        first = failed[0]
+        show.say(
+            f"{len(failed)} failures of clients, first {first['client']!r} in round {first['round']}: {first['reason']}"
+        )
+    if json is not None:
+        write_json(json, run_record(result))
+    show.wrote(json)
+    show.wrote(folder)
+    if not result.facts["finished"]:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _short(settings: Settings) -> str:
+    """The data in a word, for the name of a folder."""
+    path = getattr(settings.data, "path", None)
+    return Path(path).stem if path else settings.data.name
+
+
+def _new_folder(name: str) -> Path:
+    """runs/NAME, or runs/NAME-2, … if there is one already."""
+    candidates = (Path("runs") / (name if k == 1 else f"{name}-{k}") for k in count(1))
+    return next(folder for folder in candidates if not folder.exists())
+
+
+def _explain(settings: Settings, layers: Mapping[str, Any], assignments: Mapping[str, Any]) -> None:
+    """What would be trained, and where every setting comes from."""
+    from fedkin.commands import show
+    from fedkin.commands.algorithms import reference
+    from fedkin.config import origins
+
+    screen = show.console()
+    seed = settings.seeds[0]
+    (name, method), options = next(iter(settings.algorithms().items())), settings.options(seed)
+    with show.working(f"loading {settings.data.name} …"):
+        federation = settings.federation(seed)
+    found = show.table("setting", "value", "from", title=f"fedkin would train {method.title} on {federation}")
+    found.columns[1].justify = found.columns[2].justify = "left"
+
+    def add(section: str, values: Mapping[str, Any], source: Mapping[str, str]) -> None:
+        for key, value in values.items():
+            if value is not None:
+                found.add_row(f"{section}.{key}", str(value), source.get(key, "default"))
+
+    add("data", settings.data.model_dump(), origins(layers, "data"))
+    add("model", {"name": settings.model}, origins(layers, "model"))
+    own = origins(layers, "training") | origins(layers, "algorithm")
+    own |= origins({k: {"x": v.get("algorithms", {}).get(name, {})} for k, v in layers.items()}, "x")
+    add(name, method.model_dump(), own | {key.rpartition(".")[2]: "flag" for key in assignments})
+    graph = settings.graph or (
+        None if method.graph_spec is None else "the data's own" if federation.graph else method.graph_spec
+    )
+    add("graph", {"name": graph}, origins(layers, "graph"))
+    add("run", options.model_dump(), origins(layers, "run"))
+    screen.print(found)
+    for note in federation.notes:
+        show.say(f"note: {note}")
+    show.say(*([f"reference: {reference(type(method))}"] if reference(type(method)) else []))

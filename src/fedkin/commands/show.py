@@ -1,0 +1,175 @@
+"""What commands print: tables and messages on standard output, progress on standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedkin.compare import Comparison
+    from fedkin.result import Result
+
+PIPE_WIDTH = 120
+
+
+def console() -> Console:
+    """Standard output; wide enough for our tables where it is no terminal."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, markup=False, soft_wrap=False)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A spinner on standard error while something takes its time; silence where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
+
+
+def table(*columns: str, caption: str | None = None, title: str | None = None) -> Table:
+    """A plain table: first column to the left, the others to the right."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        caption=caption,
+        caption_justify="left",
+        title=title,
+        title_justify="left",
+    )
+    for k, column in enumerate(columns):
+        made.add_column(column, justify="right" if k else "left", no_wrap=True)
+    return made
+
+
+def facts(rows: dict[str, Any]) -> Table:
+    """Names and values, one per line."""
+    from rich.table import Table
+
+    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in rows.items():
+        made.add_row(name, str(value))
+    return made
+
+
+def human_bytes(count: float) -> str:
+    """
+    >>> [human_bytes(n) for n in (0, 999, 1500, 2.5e6, 3e12)]
+    ['0 B', '999 B', '1.5 kB', '2.5 MB', '3.0 TB']
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def number(value: float | None, metric: str) -> str:
+    """A metric as people read it: accuracies in per cent."""
+    if value is None or value != value:
+        return "–"
+    return f"{100 * value:.1f}" if metric == "accuracy" else f"{value:.4g}"
+
+
+def heading(metric: str) -> str:
+    return "accuracy %" if metric == "accuracy" else metric
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Per method, averaged over seeds: the headline metric over clients, its tails, gains, pre and post, cost."""
+    lines = comparison.means()
+    metric = lines[0]["metric"]
+    seeds = max(len(line["seeds"]) for line in lines)
+    clients = len(comparison.results[0].names)
+    caption = f"{heading(metric)} of the models {clients} clients would deploy, on their own test samples: mean ± std over clients"
+    if seeds > 1:
+        caption += f"; all numbers are means over {seeds} seeds, '± seeds' is the std of the mean over seeds"
+    caption += ".\ngained/lost: clients that do better/worse than when training alone (local). pre/post: before/after local training."
+    if any(not line["listed"] for line in lines):
+        caption += "\n* local was not asked for; it is run for the gains."
+    columns = [
+        "method",
+        heading(metric),
+        "± seeds",
+        "best 5 %",
+        "worst 5 %",
+        "gained/lost",
+        "pre",
+        "post",
+        "exchanged",
+        "s",
+    ]
+    made = table(*(c for c in columns if seeds > 1 or c != "± seeds"), caption=caption)
+    for line in lines:
+        own = line[metric]
+        cells = [
+            line["algorithm"] + ("" if line["listed"] else " *"),
+            f"{number(own['mean'], metric)} ± {number(own['std'], metric)}",
+            number(line["seed_std"], metric),
+            number(own["best5"], metric),
+            number(own["worst5"], metric),
+            "–" if line["algorithm"] == "local" else f"{line['gained']:.3g} / {line['lost']:.3g}",
+            number(line["pre"]["mean"], metric),
+            number(line["post"]["mean"], metric),
+            human_bytes(line["bytes"]),
+            f"{line['seconds']:.1f}",
+        ]
+        made.add_row(*(cell for cell, column in zip(cells, columns) if seeds > 1 or column != "± seeds"))
+    return made
+
+
+def result_tables(result: Result, most: int = 20) -> Iterator[Table]:
+    """A run: the summary over clients and, for up to `most` clients, one line each."""
+    metric = result.task.metric
+    summary = table(heading(metric), "mean", "std", "best 5 %", "worst 5 %", "over samples")
+    for when in ("pre", "post", "deployed"):
+        own = result.summary(when)
+        parts = ("mean", "std", "best5", "worst5", "weighted")
+        summary.add_row(when, *(number(own[part], metric) for part in parts))
+    yield summary
+    if len(result.names) > most:
+        return
+    share = result.influence
+    each = table("client", "samples", "pre", "post", "deploys", *(["own share"] if share is not None else []))
+    for k, name in enumerate(result.names):
+        values = [number(result.metrics[when][result.metric][k], metric) for when in ("pre", "post")]
+        own = [] if share is None else [f"{100 * share[k, k]:.0f} %"]
+        each.add_row(name, str(result.sizes[k]), *values, result.choice[k], *own)
+    yield each
+
+
+def say(*lines: str) -> None:
+    """Lines on standard output, never wrapped."""
+    for line in lines:
+        print(line)
+
+
+def wrote(path: Path | None) -> None:
+    if path is not None:
+        print(f"wrote {path}")
+
+
+def names(values: Sequence[str], most: int = 8) -> str:
+    """
+    >>> names(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    rest = f" and {len(values) - most} more" if len(values) > most else ""
+    return ", ".join(values[:most]) + rest if values else "none"

@@ -1,0 +1,298 @@
+"""Settings: from a TOML file and flags to what a run needs. Every key is checked; a misspelt one lists near matches.
+
+A settings file has the sections of a run's own config.toml, so that `fedkin run RUN/config.toml` repeats a run:
+
+    [data]              name, clients, partition, … (arguments of fedkin.data.load), or csv, client, target, …
+    [model]             name
+    [training]          lr, epochs, batch_size, …: local training, for every method
+    [algorithm]         name, and the method's parameters
+    [algorithms.NAME]   parameters of one of several methods (`fedkin compare`)
+    [graph]             name ("knn:5") or file
+    [run]               rounds, seed, seeds, fraction, eval_every, …
+
+Where only the name matters a string will do: `model = "mlp"`. Flags are one more layer on top of the file.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedkin.errors import FedkinError, unknown
+
+if TYPE_CHECKING:
+    from fedkin.algorithm import Algorithm
+    from fedkin.federation import Federation
+    from fedkin.run import Options
+
+SECTIONS = ("data", "model", "training", "algorithm", "algorithms", "graph", "run")
+WRITTEN_BY_RUNS = {"versions", "fingerprint"}
+"""What a run notes in its config.toml beside its settings."""
+
+Layer = Mapping[str, Mapping[str, Any]]
+
+
+class NamedData(BaseModel):
+    """A named data set and its partition; other keys are the set's own options."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    clients: int | None = None
+    partition: str | None = None
+    seed: int | None = None
+    test_fraction: float | None = None
+    validation_fraction: float = 0.0
+    directory: str | None = None
+    downsample: str | None = None
+    official: bool = False
+
+    def load(self, seed: int) -> Federation:
+        from fedkin import data
+
+        given = self.model_dump(exclude_unset=True)
+        return data.load(**{**given, "seed": seed if self.seed is None else self.seed})
+
+
+class Table(BaseModel):
+    """A CSV or Parquet file of the user's own."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Literal["csv"] = "csv"
+    path: str
+    client: str
+    target: str
+    seed: int | None = None
+    task: Literal["classification", "regression"] | None = None
+    missing: Literal["impute", "error"] = "impute"
+    standardise: bool = True
+    drop: list[str] = []
+    max_categories: int = 100
+    test_fraction: float = 0.25
+    validation_fraction: float = 0.0
+    classes: list[str | int] | None = None
+
+    def load(self, seed: int) -> Federation:
+        from fedkin import data
+
+        given = self.model_dump(exclude_unset=True, exclude={"name"})
+        return data.from_csv(**{**given, "seed": seed if self.seed is None else self.seed})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to train on what, how, and with which seeds."""
+
+    data: NamedData | Table
+    model: str
+    methods: Mapping[str, Mapping[str, Any]]
+    """The chosen methods in order: name → parameters given (without defaults)."""
+    graph: str | None
+    run: Mapping[str, Any]
+    """Fields of `fedkin.run.Options`, without the seed."""
+    seeds: tuple[int, ...]
+
+    def federation(self, seed: int) -> Federation:
+        """The data; the seed also draws the partition and the split, unless [data] has a seed of its own."""
+        return self.data.load(seed)
+
+    def algorithms(self) -> dict[str, Algorithm]:
+        from fedkin import algorithms
+
+        return {name: algorithms.make(name, dict(given)) for name, given in self.methods.items()}
+
+    def options(self, seed: int) -> Options:
+        from fedkin.run import make_options
+
+        return make_options(**self.run, seed=seed)
+
+
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """The sections of a TOML file, checked. Paths in it are relative to its folder."""
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as problem:
+        raise FedkinError(f"{path} cannot be read: {problem.strerror}; give the path of a TOML file") from problem
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise FedkinError(f"{path} is not valid TOML: {problem}") from problem
+    sections: dict[str, dict[str, Any]] = {}
+    for name, section in content.items():
+        if name in WRITTEN_BY_RUNS:
+            continue
+        if name not in SECTIONS:
+            raise unknown(f"section in {path}", name, SECTIONS)
+        if isinstance(section, str) and name in ("data", "model", "algorithm", "graph"):
+            section = {"name": section}
+        if isinstance(section, list) and name == "algorithms":
+            section = {str(method): {} for method in section}
+        if not isinstance(section, dict):
+            raise FedkinError(f"{path}: {name} must be a section, written [{name}]")
+        sections[name] = {key: value for key, value in section.items() if key not in WRITTEN_BY_RUNS}
+    _resolve_paths(sections, path.parent)
+    return sections
+
+
+def _resolve_paths(sections: dict[str, dict[str, Any]], folder: Path) -> None:
+    data, graph = sections.get("data", {}), sections.get("graph", {})
+    if "csv" in data:
+        data["path"] = data.pop("csv")
+    for key in ("path", "directory"):
+        if isinstance(data.get(key), str):
+            data[key] = str((folder / Path(data[key]).expanduser()).absolute())
+    if "path" in data:
+        data.setdefault("name", "csv")
+    if "file" in graph:
+        graph["name"] = str((folder / str(graph.pop("file"))).absolute())
+
+
+def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
+    """`--set key=value …`: values as in TOML, anything else is text.
+
+    >>> parse_assignments(["lr=0.1", "fedprox.mu=1", "denoiser=soft"])
+    {'lr': 0.1, 'fedprox.mu': 1, 'denoiser': 'soft'}
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise FedkinError(f"--set {text!r} is not an assignment; write --set key=value, for example --set lr=0.1")
+        try:
+            values[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[key.strip()] = value.strip()
+    return values
+
+
+def parse_seeds(text: str | int | Sequence[int], first: int = 0) -> tuple[int, ...]:
+    """How many seeds, counted from the first, or the seeds themselves.
+
+    >>> parse_seeds("3"), parse_seeds(2, first=7), parse_seeds("1,5"), parse_seeds([4, 2])
+    ((0, 1, 2), (7, 8), (1, 5), (4, 2))
+    """
+    try:
+        if isinstance(text, str) and "," in text:
+            text = [int(part) for part in text.split(",")]
+        seeds = tuple(range(first, first + int(text))) if isinstance(text, str | int) else tuple(map(int, text))
+    except (TypeError, ValueError):
+        raise FedkinError(f"seeds is {text!r}; give how many, or a list such as 1,2,5") from None
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise FedkinError(f"seeds is {text!r}; at least one is needed, none negative, each once")
+    return seeds
+
+
+def settle(
+    layers: Sequence[Layer], assignments: Mapping[str, Any] | None = None, default: Sequence[str] = ("fedavg",)
+) -> Settings:
+    """Put layers (file, then flags) on top of each other and check the whole. `default`: methods when none is named."""
+    data = _data(layers)
+    run = _merged(layers, "run")
+    seed = run.pop("seed", 0)
+    if not isinstance(seed, int) or seed < 0:
+        raise FedkinError(f"seed is {seed!r}; it must be a whole number, 0 or more")
+    seeds = parse_seeds(run.pop("seeds"), seed) if "seeds" in run else (seed,)
+    model, graph = _name_of(layers, "model"), _name_of(layers, "graph")
+    methods = _methods(layers, assignments or {}, default)
+    settings = Settings(data, model or "mlp", methods, graph, run, seeds)
+    settings.algorithms()
+    settings.options(seeds[0])
+    return settings
+
+
+def _merged(layers: Sequence[Layer], section: str) -> dict[str, Any]:
+    return {key: value for layer in layers for key, value in layer.get(section, {}).items()}
+
+
+def _name_of(layers: Sequence[Layer], section: str) -> str | None:
+    found = _merged(layers, section)
+    for key in found:
+        if key != "name":
+            raise unknown(f"key in [{section}]", key, ["name", "file"] if section == "graph" else ["name"])
+    name = found.get("name")
+    if name is not None and not isinstance(name, str):
+        raise FedkinError(f"[{section}] name is {name!r}; it must be text")
+    return name
+
+
+def _data(layers: Sequence[Layer]) -> NamedData | Table:
+    """A layer that names other data keeps of the layers below what the new data also has."""
+    found: dict[str, Any] = {}
+    for layer in layers:
+        new = layer.get("data", {})
+        if "name" in new and new["name"] != found.get("name"):
+            common = (Table if new["name"] == "csv" else NamedData).model_fields
+            found = {key: value for key, value in found.items() if key in common}
+        found |= new
+    if "name" not in found:
+        raise FedkinError("no data; name a set with --data (see fedkin data list) or a table of your own with --csv")
+    kind = Table if found["name"] == "csv" else NamedData
+    if kind is Table:
+        for key in ("client", "target"):
+            if key not in found:
+                raise FedkinError(f"which column holds the {key}? name it with --{key} COLUMN")
+        known = [*Table.model_fields]
+    else:
+        from fedkin.data import info
+
+        known = [*NamedData.model_fields, *info(found["name"])["options"]]
+    for key in found:
+        if key not in known:
+            raise unknown(f"key in [data] of {found['name']!r}", key, known)
+    try:
+        return kind(**found)
+    except ValidationError as problem:
+        from fedkin.algorithm import first_fault
+
+        raise FedkinError(first_fault("data", problem)) from problem
+
+
+def _methods(layers: Sequence[Layer], assignments: Mapping[str, Any], default: Sequence[str]) -> dict[str, Any]:
+    """The chosen methods and their parameters: [training], then the method's own, then --set."""
+    from fedkin import algorithms
+    from fedkin.local.sgd import Sgd
+
+    chosen: list[str] = list(default)
+    given: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        sections = {name: dict(_a_section(name, own)) for name, own in layer.get("algorithms", {}).items()}
+        if layer.get("algorithm"):
+            own = dict(layer["algorithm"])
+            if "name" not in own:
+                raise FedkinError("[algorithm] has no name; add one, for example name = 'fedavg'")
+            sections = {str(own.pop("name")): own} | sections
+        chosen = list(sections) or chosen
+        for name, own in sections.items():
+            given[name] = {**given.get(name, {}), **own}
+    training = _merged(layers, "training")
+    for key in training:
+        if key not in Sgd.model_fields:
+            raise unknown("key in [training]", key, list(Sgd.model_fields))
+    methods = {name: {**training, **given.get(name, {})} for name in chosen}
+    fields = {name: list(algorithms.get(name).model_fields) for name in chosen}
+    for key, value in assignments.items():
+        only, dot, parameter = key.rpartition(".")
+        if dot and only not in fields:
+            raise unknown("method in --set", only, chosen)
+        having = [only] if dot else [name for name in chosen if parameter in fields[name]]
+        if not having:
+            everything = sorted({field for names in fields.values() for field in names})
+            raise unknown(f"parameter of {', '.join(chosen)}", parameter, everything)
+        for name in having:
+            methods[name][parameter] = value
+    return methods
+
+
+def _a_section(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise FedkinError(f"[algorithms] {name} must be a section of parameters, written [algorithms.{name}]")
+    return value
+
+
+def origins(layers: Mapping[str, Layer], section: str) -> dict[str, str]:
+    """Which layer ("file", "flag") had the last word on each key of a section."""
+    return {key: source for source, layer in layers.items() for key in layer.get(section, {})}
