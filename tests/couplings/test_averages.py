@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.couplings import Average, Identity
+from fedkin.couplings import Average, ClusterAverage, Identity
 from fedkin.errors import FedkinError
 
 
@@ -41,3 +41,23 @@ def test_bad_input() -> None:
         Average([1, 1]).apply(torch.zeros(3, 1))
     with pytest.raises(FedkinError, match="floating-point"):
         Identity(2).apply(torch.zeros(2, 1, dtype=torch.int64))
+
+
+def test_clusters_are_averaged_apart_and_those_without_a_member_stay() -> None:
+    rows = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    coupling = ClusterAverage([1, 2, 3, 4, 5, 6], ["a", "b", "a", "b", "c", "a"], members=[5, 0, 1])
+    expected = rows.clone()
+    expected[[0, 2, 5]] = (rows[0] + 6 * rows[5]) / 7
+    expected[[1, 3]] = rows[1]
+    torch.testing.assert_close(coupling.apply(rows), expected)
+    torch.testing.assert_close(torch.from_numpy(coupling.matrix()) @ rows, expected)
+    np.testing.assert_allclose(coupling.matrix().sum(axis=1), 1)
+    torch.testing.assert_close(ClusterAverage(range(1, 7), [0] * 6).apply(rows), Average(range(1, 7)).apply(rows))
+    torch.testing.assert_close(ClusterAverage([1] * 6, range(6)).apply(rows), rows)
+
+
+def test_clusters_need_a_label_and_a_weight_each() -> None:
+    with pytest.raises(FedkinError, match="2 cluster labels for 3 clients"):
+        ClusterAverage([1, 1, 1], ["a", "b"])
+    with pytest.raises(FedkinError, match="finite and positive"):
+        ClusterAverage([1, 0], ["a", "b"])

@@ -54,7 +54,9 @@ def attend(weights: Tensor, alpha: float, sigma: float | None) -> Tensor:
     m = len(weights)
     if m == 1:
         return torch.ones((1, 1), dtype=torch.float64)
-    square = torch.cdist(weights.double(), weights.double(), compute_mode="donot_use_mm_for_euclid_dist").square()
+    centred = weights.double() - weights.double().mean(dim=0)  # so that little is lost in the differences below
+    gram = centred @ centred.T
+    square = (gram.diagonal()[:, None] + gram.diagonal() - 2 * gram).clamp(min=0)
     if sigma is None:
         sigma = float(square[~torch.eye(m, dtype=torch.bool)].median()) or 1.0
     share = alpha / (m - 1) * torch.exp(-square / sigma)
