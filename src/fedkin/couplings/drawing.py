@@ -21,20 +21,23 @@ if TYPE_CHECKING:
 def draw_response(
     graph: ClientGraph,
     denoiser: str | Response = "soft",
-    strengths: Sequence[Strength] = (1.0, 0.05, 0.005, 0.0005),
+    strengths: Sequence[Strength] | None = None,
     factor2: bool = False,
     ax: Axes | None = None,
 ) -> Axes:
     """h(λ) from 0 to λ_max, one line per strength, with a dot at every eigenvalue of the graph.
 
     Near 1 a frequency is kept (clients stay apart in it), near 0 it is removed (clients agree). A denoiser that keeps a
-    number of modes has no line between the dots. Above 5,000 clients eigenvalues are not computed and dots left out.
+    number of modes has no line between the dots. Without `strengths`: FedPnP's 1, 0.05, 0.005 and 0.0005, or 1, a quarter
+    and half of the modes. Above 5,000 clients eigenvalues are not computed and dots left out.
     """
     if denoiser == ITERATIVE:
         raise FedkinError("graph total variation is not linear: it has no response over λ; draw soft, hard, heat, …")
     ranked, small = find(denoiser).rank, len(graph) <= DENSE_LIMIT
     if ranked and not small:
         raise FedkinError(f"the response of {denoiser!r} needs all eigenvalues: at most {DENSE_LIMIT:,} clients")
+    if not strengths:
+        strengths = sorted({1, -(-len(graph) // 4), -(-len(graph) // 2)}) if ranked else (1.0, 0.05, 0.005, 0.0005)
     filters = [GraphFilter(graph, denoiser, s, fidelity="none", factor2=factor2) for s in strengths]
     if ax is None:
         import matplotlib.pyplot as plt
