@@ -70,3 +70,16 @@ def test_private_state_moves_only_with_its_client(federation: Any, run: Any, nam
             idle = value[torch.from_numpy(~took_part)]
             assert torch.equal(idle[0], idle[1]), key
             assert not torch.equal(value[torch.from_numpy(took_part)][0], idle[0]), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_client_that_diverges_keeps_the_state_it_had(build: Any, run: Any, name: str) -> None:
+    """One sensor sends absurd numbers: its answers are set aside, and no NaN stays behind anywhere."""
+    data = build((20, 20, 20, 20), "regression")
+    x = data.train.x.copy()
+    x[data.train.offsets[1] : data.train.offsets[2]] *= 1e300
+    done = run(replace(data, train=Split(x, data.train.y, data.train.offsets)), "mlp:4", make(name), rounds=2)
+    assert "site-1" in done.state.log["failed"]
+    assert torch.isfinite(done.state.rows).all()
+    for key, value in done.clients.snapshot().items():
+        assert torch.isfinite(value.double()).all(), key

@@ -142,11 +142,10 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
                 reply["counters"] = counters
             private = private_columns(shard, request)
             if request.shared.get("commit", True):
-                shard.store["counters"][request.ids] = counters
+                own = {"counters": counters, **trained.keep}
                 if private is not None:
-                    shard.store["private"][request.ids] = trained.rows[:, private]
-                for key, value in trained.keep.items():
-                    shard.private(key, partial(torch.zeros_like, value[0]))[request.ids] = value
+                    own["private"] = trained.rows[:, private]
+                _commit(shard, request.ids, own, sound=_finite(trained.rows, *own.values()))
             reply["rows"] = trained.rows if private is None else trained.rows[:, ~private]
             return reply
 
@@ -154,6 +153,18 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
         return function
 
     return register
+
+
+def _finite(*values: Tensor) -> np.ndarray:
+    """Which clients have no NaN and no infinity in any of the (k, …) arrays, (k,) bool."""
+    sums = torch.stack([value.reshape(len(value), -1).sum(dim=1).double() for value in values])
+    return torch.isfinite(sums).all(dim=0).numpy()
+
+
+def _commit(shard: Shard, ids: np.ndarray, own: dict[str, Tensor], sound: np.ndarray) -> None:
+    """Keep private state; a client whose training diverged goes back to what it had, and can take part again."""
+    for key, value in own.items():
+        shard.private(key, partial(torch.zeros_like, value[0]))[ids[sound]] = value[sound]
 
 
 # --- the tasks all methods share --------------------------------------------------------------------------------------
