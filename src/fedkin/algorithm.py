@@ -22,7 +22,7 @@ from fedkin.errors import FedkinError, unknown
 from fedkin.federation import Task
 from fedkin.graphs import ClientGraph
 from fedkin.local.sgd import Sgd
-from fedkin.models import ModelSpec
+from fedkin.models import ModelLike, ModelSpec
 from fedkin.streams import Streams, client_keys
 
 
@@ -110,7 +110,7 @@ class Algorithm(Sgd):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
-        if cls.name:
+        if cls.__dict__.get("name"):  # a subclass without a name of its own does not take its parent's place
             Algorithm.registry[cls.name] = cls
 
     def __init__(self, **parameters: Any) -> None:
@@ -123,6 +123,10 @@ class Algorithm(Sgd):
             raise FedkinError(first_fault(self.name or type(self).__name__, problem)) from problem
 
     # --- the three moves --------------------------------------------------------------------------------------------
+
+    def model_spec(self, model: ModelLike, names: tuple[str, ...], task: Task, dtype: torch.dtype) -> ModelSpec:
+        """What the user gave as a model, for all clients: here one architecture, because rows are exchanged."""
+        return ModelSpec.of(model, task, dtype)
 
     def check(self, setting: Setting) -> None:
         """Refuse a setting the method cannot work in, before any training."""
@@ -164,6 +168,10 @@ class Algorithm(Sgd):
         if len(replies):
             state = self.couple(state, replies, setting)
         return replace(state, round=state.round + 1)
+
+    def finished(self, state: State) -> bool:
+        """Whether the method has reached its end before the last round (by a criterion of its own)."""
+        return False
 
     # --- shared by all methods that exchange rows ---------------------------------------------------------------------
 

@@ -53,6 +53,24 @@ class Models(Mapping[str, nn.Module]):
         return f"Models({len(self)} clients: {', '.join(self.names[:3])}{', …' if len(self) > 3 else ''})"
 
 
+class Unsaved(Mapping[str, Any]):
+    """Estimators of a saved run: they are no tensors and nothing is pickled, so they are fitted again on request."""
+
+    def __init__(self, out: Path, names: tuple[str, ...]) -> None:
+        self.out, self.names = out, names
+
+    def __getitem__(self, name: str) -> Any:
+        raise FedkinError(
+            f"{self.out} does not hold the clients' estimators; fedkin.resume(dir, federation, model) fits them again"
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
 @dataclass(frozen=True)
 class Result:
     """What a run leaves behind."""
@@ -227,14 +245,14 @@ def load(directory: str | Path, model: ModelLike | None = None) -> Result:
     )
     named = config["model"]["name"]
     chosen = model if model is not None else (None if named == "custom" else named)
-    spec = None if chosen is None else ModelSpec.of(chosen, task, tensors["rows"].dtype)
+    spec = None if chosen is None or "models" not in tensors else ModelSpec.of(chosen, task, tensors["rows"].dtype)
     counts = tensors.get("label_counts")
     return Result(
         names=names,
         task=task,
         sizes=tensors["sizes"].numpy(),
         server_rows=tensors["rows"],
-        models=Models(names, tensors["models"], tensors["counters"], spec),
+        models=Models(names, tensors["models"], tensors["counters"], spec) if "models" in tensors else Unsaved(out, names),
         choice=tuple(facts["choice"]),
         metrics=facts["metrics"],
         history=history,

@@ -27,7 +27,7 @@ from fedkin.files import OWN_FUNCTION, plain, versions, write_atomic
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.build import build as build_graph
 from fedkin.history import History, Record
-from fedkin.models import ModelLike, ModelSpec
+from fedkin.models import ModelLike, rows_of
 from fedkin.result import Models, Result
 from fedkin.streams import Streams
 
@@ -257,12 +257,15 @@ class Run:
                 when: self._on_global_test(_models(replies, self.state, self.setting)[0])
                 for when, replies in self.final.items()
             }
+        models: Mapping[str, Any] = Models(self.setting.names, deployed, counters, self.setting.spec)
+        if not self.setting.spec.layout.width:
+            models = self.clients.estimators()
         return Result(
             names=self.setting.names,
             task=self.setting.task,
             sizes=self.setting.sizes,
-            server_rows=received_model,
-            models=self.clients.estimators() or Models(self.setting.names, deployed, counters, self.setting.spec),
+            server_rows=received_model if self.setting.spec.layout.width else rows_of(models, received_model),
+            models=models,
             choice=tuple("trained" if t else "received" for t in trained),
             metrics=metrics,
             history=self.history,

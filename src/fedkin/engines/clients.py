@@ -78,8 +78,15 @@ class Clients(Protocol):
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Put back what `snapshot` gave."""
 
+    def estimators(self) -> dict[str, Any]:
+        """The clients' fitted estimators by name, where this process holds them; empty where it does not."""
+
     def close(self) -> None:
         """Let go of workers and connections."""
+
+
+NOT_FINITE = "sent NaN or infinity"
+"""How the reason begins for a client whose answer was not finite."""
 
 
 def n_bytes(values: Mapping[str, Any] | None) -> int:
@@ -105,7 +112,7 @@ def set_aside(
         if value.is_floating_point() and value.numel():
             finite = torch.isfinite(value.reshape(len(ids), -1)).all(dim=1).numpy()
             for position in np.flatnonzero(~finite & good):
-                reasons[names[ids[position]]] = f"sent NaN or infinity in {key!r}; its training diverged"
+                reasons[names[ids[position]]] = f"{NOT_FINITE} in {key!r}; its training diverged"
             good &= finite
     if good.all():
         return Replies(ids, dict(arrays), reasons)

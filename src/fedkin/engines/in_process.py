@@ -113,6 +113,13 @@ class InProcess:
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         self.shard.store = {name: value.clone() for name, value in state.items()}
+        self.shard.objects.clear()
+
+    def estimators(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for held in self.shard.objects.values():
+            found |= held.models() if hasattr(held, "models") else {}
+        return found
 
     def close(self) -> None:
         self.shard.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -50,6 +50,8 @@ class Shard:
         self.choice = choose(spec, federation.task)
         self.store: dict[str, Tensor] = {}
         """Private state by name: a tensor whose first axis is the shard's clients."""
+        self.objects: dict[str, Any] = {}
+        """What is no tensor (estimators): never saved, built again from private state after a restart."""
         self.workers = workers or len(os.sched_getaffinity(0))
         self._kernels: SimpleQueue[Kernel] = SimpleQueue()
         for _ in range(self.workers):

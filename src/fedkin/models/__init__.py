@@ -1,7 +1,7 @@
 """Networks, and the way between modules and rows."""
 
-from fedkin.models.layout import Layout, Slot
+from fedkin.models.layout import Layout, Slot, rows_of
 from fedkin.models.networks import NETWORKS, build, network
 from fedkin.models.spec import ModelLike, ModelSpec
 
-__all__ = ["NETWORKS", "Layout", "ModelLike", "ModelSpec", "Slot", "build", "network"]
+__all__ = ["NETWORKS", "Layout", "ModelLike", "ModelSpec", "Slot", "build", "network", "rows_of"]

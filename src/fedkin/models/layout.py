@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -128,3 +128,12 @@ class Layout:
     def __repr__(self) -> str:
         extra = self.width - self.n_parameters
         return f"Layout({self.n_parameters} parameters, {extra} buffer entries, {len(self.counters)} counters)"
+
+
+def rows_of(models: Mapping[str, object], otherwise: Tensor) -> Tensor:
+    """The rows (K, B) of models that all have one architecture; `otherwise` where they do not."""
+    modules = [model for model in models.values() if isinstance(model, nn.Module)]
+    layouts = {Layout.of(module) for module in modules}
+    if not models or len(modules) < len(models) or len(layouts) > 1:
+        return otherwise
+    return torch.stack([next(iter(layouts)).pack(module, otherwise.dtype) for module in modules])

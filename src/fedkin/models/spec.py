@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from fedkin.models.layout import Layout
 from fedkin.models.networks import build
 from fedkin.streams import Streams
 
-ModelLike = str | Callable[[], nn.Module]
+ModelLike = str | Callable[[], Any] | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class ModelSpec:
     def of(cls, model: ModelLike, task: Task, dtype: torch.dtype = torch.float32) -> ModelSpec:
         """From the name of a built-in network or a callable that returns an nn.Module."""
         name = model if isinstance(model, str) else None
+        if isinstance(model, Mapping):
+            raise FedkinError(
+                "a model per client (a dict) needs a method that exchanges predictions, not weights: use fedrelax"
+            )
 
         def factory() -> nn.Module:
             return (build(model, task) if isinstance(model, str) else model()).to(dtype)

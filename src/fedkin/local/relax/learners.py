@@ -1,0 +1,296 @@
+"""Models of any kind, one learner per client: FedRelax on weighted samples.
+
+At every exchange client i improves its model on its own samples (weight 1), on the public points of its neighbours with
+their predictions (α·A_ij·m_i/m_j each) and, for trees, on points labelled by its own model (self-distillation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.local.losses import metrics
+from fedkin.local.mail import Mail
+from fedkin.local.relax.linear import initial_row
+from fedkin.local.relax.settings import Relaxation, neighbours_of
+from fedkin.local.shard import Shard
+from fedkin.models.adapters import Augmented, Effort, Learner
+from fedkin.models.adapters.module import TorchLearner
+from fedkin.models.estimators import Estimators
+
+SURE = 1e-7
+"""Probabilities are kept this far from 0 where a logarithm is taken."""
+DISTIL = 100
+
+
+class LearnerNodes:
+    """The learners of a shard's clients. What they need to be built again is private state of the shard."""
+
+    def __init__(self, shard: Shard, known: Mail, method: Relaxation) -> None:
+        self.shard, self.task = shard, shard.task
+        own = shard.store["public"]
+        self.own_points = [_real(points, shard.task.tokens) for points in own]
+        self.points = {name: _real(x, shard.task.tokens) for name, x in zip(known.senders, known.letters)}
+        self.neighbours = neighbours_of(known)
+        self.targets = [self._targets(y) for _, y in shard.federation.train]
+        self.learners: list[Learner] = [self._made(name) for name in shard.names]
+        if "memory" in shard.store:
+            self._restore(method)
+        else:
+            self._fit_alone()
+
+    def _made(self, name: str) -> Learner:
+        spec = self.shard.spec
+        if isinstance(spec, Estimators):
+            return spec.learner(name, self.task, self.shard.streams)
+        module = spec.layout.unpack(initial_row(self.shard, name), spec.template())
+        return TorchLearner(name, module, self.task, spec.dtype)
+
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        """Labels as probabilities, numbers as they are, (n, C) float64."""
+        if self.task.kind == "classification":
+            return np.eye(self.task.outputs)[y]
+        return y.reshape(len(y), self.task.outputs).astype(np.float64)
+
+    def _alone(self, k: int) -> Augmented:
+        x = self.shard.federation.train[k][0]
+        return Augmented(x, self.targets[k], np.ones(len(x)), len(x))
+
+    def _fit_alone(self) -> None:
+        """The start: estimators are fitted to their own samples; networks have their initial weights."""
+        refits = [k for k, learner in enumerate(self.learners) if learner.refits]
+        self.shard.each(lambda k: self.learners[k].improve(self._alone(k), Effort(seed=self._seed(k, 0))), refits)
+        for k in refits:
+            self.learners[k].predict(self.own_points[k][:1])  # a wrong output shape is found here, before training
+
+    def _seed(self, k: int, round: int) -> int:
+        return self.shard.streams.integer("fit", self.shard.names[k], round)
+
+    # --- one exchange -------------------------------------------------------------------------------------------------
+
+    def step(
+        self, ids: np.ndarray, mail: Mail, answers: Tensor | None, method: Relaxation, round: int, effort: Effort
+    ) -> tuple[Tensor, Tensor]:
+        """Improve the models of clients `ids`; the loss (k,) and the variation Σ_j A_ij δ_ij (k,) before that."""
+        place = {name: s for s, name in enumerate(mail.senders)}
+        letters = mail.letters.double().numpy()
+        loss, variation = torch.zeros(len(ids), dtype=torch.float64), torch.zeros(len(ids), dtype=torch.float64)
+        self._room(method, round)
+
+        def work(position: int) -> None:
+            k = int(ids[position])
+            linked = {mail.senders[j] for j in mail.links.indices[slice(*mail.links.indptr[position : position + 2])]}
+            heard = {name: letters[place[name]] for name in self.neighbours[k] if name in linked}
+            answered = None if answers is None else answers[position].double().numpy()
+            x = self.shard.federation.train[k][0]
+            loss[position] = self._loss(self.learners[k].predict(x), self.targets[k]).mean()
+            variation[position] = self._variation(k, heard, method)
+            z, labels = self._distilled(k, round, method, bool(heard))
+            self._keep(k, round, heard, labels)
+            samples = self._augmented(k, heard, answered, z, labels, method)
+            self.learners[k].improve(samples, _seeded(effort, self._seed(k, round)))
+            memory = self.learners[k].memory()
+            self.shard.store["memory"][k, : len(memory)] = torch.from_numpy(memory)
+
+        together = [p for p, k in enumerate(ids) if self.learners[int(k)].refits]
+        self.shard.each(work, together)
+        for position in sorted(set(range(len(ids))) - set(together)):  # torch's random state is global: one by one
+            work(position)
+        return loss, variation
+
+    def _variation(self, k: int, heard: Mapping[str, np.ndarray], method: Relaxation) -> float:
+        """Σ_j A_ij δ_ij, as weighted in the objective."""
+        total = 0.0
+        for name, predicted in heard.items():
+            points = self.points[name]
+            apart = self._loss(self.learners[k].predict(points), predicted[: len(points)], relative=True).mean()
+            total += self._edge(k, name, len(points), method) * float(apart)
+        return total
+
+    def _edge(self, k: int, name: str, count: int, method: Relaxation) -> float:
+        """What an edge counts beside the local loss (see `edge_weights`)."""
+        weight = self.neighbours[k][name]
+        return weight if method.weight == "scaled" else weight * count / len(self.targets[k])
+
+    def _loss(self, predicted: np.ndarray, targets: np.ndarray, relative: bool = False) -> np.ndarray:
+        """Squared error, or cross entropy (`relative`: less the entropy of the targets, so that agreement costs 0)."""
+        if self.task.kind == "regression":
+            return np.square(predicted - targets).mean(axis=1)
+        logarithm = np.log(np.clip(predicted, SURE, 1))
+        if relative:
+            logarithm = logarithm - np.log(np.clip(targets, SURE, 1))
+        return -(targets * logarithm).sum(axis=1)
+
+    def _distilled(self, k: int, round: int, method: Relaxation, coupled: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Fresh points z and the present model's predictions there; none when nothing couples the client."""
+        learner = self.learners[k]
+        wanted = method.distil if method.distil is not None else (DISTIL if learner.distils else 0)
+        if not learner.refits or method.alpha == 0 or not coupled or self.task.tokens:
+            wanted = 0
+        z = self._distillation_points(k, round, wanted, method)
+        return z, learner.predict(z) if wanted else np.zeros((0, self.task.outputs))
+
+    def _distillation_points(self, k: int, round: int, count: int, method: Relaxation) -> np.ndarray:
+        """z ~ N(0, I), or with the mean and spread of the client's own inputs; fresh in every round."""
+        rng = self.shard.streams.generator("distil", self.shard.names[k], round)
+        z = rng.normal(size=(count, *self.task.input_shape))
+        if method.distil_from == "data":
+            x = self.shard.federation.train[k][0]
+            z = x.mean(axis=0) + z * x.std(axis=0)
+        return z
+
+    def _augmented(
+        self,
+        k: int,
+        heard: Mapping[str, np.ndarray],
+        answers: np.ndarray | None,
+        z: np.ndarray,
+        labels: np.ndarray,
+        method: Relaxation,
+    ) -> Augmented:
+        """The client's own samples, what it heard, and what it says itself."""
+        x, own = self.shard.federation.train[k][0], len(self.targets[k])
+        parts = [(x, self.targets[k], 1.0)]
+        if method.alpha > 0 and heard:
+            edges = {name: self._edge(k, name, len(self.points[name]), method) for name in heard}
+            if method.common:  # one set of points: the weighted mean of what neighbours say is all that counts
+                points = self.points[next(iter(heard))]
+                total = sum(edges.values())
+                mean = np.sum([edges[name] * said[: len(points)] for name, said in heard.items()], axis=0) / total
+                factor = 2 if method.exact_block else 1
+                parts.append((points, mean, factor * method.alpha * total * own / len(points)))
+            else:
+                for name, said in heard.items():
+                    points = self.points[name]
+                    parts.append((points, said[: len(points)], method.alpha * edges[name] * own / len(points)))
+                if method.exact_block and answers is not None:
+                    points = self.own_points[k]
+                    total = sum(self._edge(k, name, len(points), method) for name in heard)
+                    parts.append((points, answers[: len(points)], method.alpha * total * own / len(points)))
+        if len(z):
+            parts.append((z, labels, method.distil_weight))
+        weight = np.concatenate([np.full(len(points), w) for points, _, w in parts])
+        return Augmented(
+            np.concatenate([p for p, _, _ in parts]), np.concatenate([t for _, t, _ in parts]), weight, own
+        )
+
+    # --- what is kept to build estimators again -----------------------------------------------------------------------
+
+    def _room(self, method: Relaxation, round: int) -> None:
+        store, n = self.shard.store, len(self.shard)
+        if "memory" in store:
+            return
+        store["memory"] = torch.zeros((n, method.memory), dtype=torch.float64)
+        if isinstance(self.shard.spec, Estimators):
+            points, outputs = store["public"].shape[1], self.task.outputs
+            count = DISTIL if method.distil is None else method.distil
+            store["fitted"] = torch.zeros(n, dtype=torch.int64)
+            store["received"] = torch.full((n, method.degree, points, outputs), torch.nan, dtype=torch.float64)
+            store["labels"] = torch.full((n, count, outputs), torch.nan, dtype=torch.float64)
+
+    def _keep(self, k: int, round: int, heard: Mapping[str, np.ndarray], labels: np.ndarray) -> None:
+        if "fitted" not in self.shard.store:
+            return
+        store = self.shard.store
+        store["fitted"][k] = round
+        store["received"][k] = torch.nan
+        for slot, name in enumerate(self.neighbours[k]):
+            if name in heard:
+                store["received"][k, slot] = torch.from_numpy(heard[name])
+        store["labels"][k] = torch.nan
+        store["labels"][k, : len(labels)] = torch.from_numpy(labels)
+
+    def _restore(self, method: Relaxation) -> None:
+        """After a restart: networks get their weights back, estimators repeat their last fit on the same samples."""
+        store = self.shard.store
+
+        def work(k: int) -> None:
+            learner = self.learners[k]
+            round = int(store["fitted"][k]) if "fitted" in store else 0
+            if not learner.refits:
+                learner.recall(store["memory"][k].numpy()) if bool(store["memory"][k].any()) else None
+            elif round == 0:
+                learner.improve(self._alone(k), Effort(seed=self._seed(k, 0)))
+            else:
+                received = store["received"][k].numpy()
+                heard = {
+                    name: received[slot]
+                    for slot, name in enumerate(self.neighbours[k])
+                    if np.isfinite(received[slot]).all()
+                }
+                labels = store["labels"][k].numpy()
+                labels = labels[np.isfinite(labels).all(axis=1)]
+                z = self._distillation_points(k, round, len(labels), method)
+                answers = store["answers"][k].double().numpy() if "answers" in store else None
+                effort = Effort(resample=True, seed=self._seed(k, round))
+                learner.improve(self._augmented(k, heard, answers, z, labels, method), effort)
+
+        for k in range(len(self.shard)):
+            work(k)
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def predict(self, ids: np.ndarray) -> Tensor:
+        """Predictions on the clients' own public points, (k, m, C); 0 where a set has fewer points."""
+        longest = self.shard.store["public"].shape[1]
+        table = torch.zeros((len(ids), longest, self.task.outputs), dtype=self.shard.spec.dtype)
+        for position, k in enumerate(ids):
+            points = self.own_points[int(k)]
+            table[position, : len(points)] = torch.from_numpy(self.learners[int(k)].predict(points))
+        return table
+
+    def answer(self, k: int, sender: str) -> Tensor:
+        """Predictions of client k on the public points of a neighbour, (m, C)."""
+        points = self.points[sender]
+        table = torch.zeros(self.shard.store["public"].shape[1], self.task.outputs, dtype=torch.float64)
+        table[: len(points)] = torch.from_numpy(self.learners[k].predict(points))
+        return table
+
+    def evaluate(self, ids: np.ndarray, parts: list[str]) -> dict[str, Tensor]:
+        """Mean loss and headline metric of each client on its own samples."""
+        reply: dict[str, Tensor] = {}
+        for part in parts:
+            split = getattr(self.shard.federation, part)
+            table = torch.zeros((len(ids), 2), dtype=torch.float64)
+            names = ("loss", self.task.metric)
+            for position, k in enumerate(ids):
+                x, y = split[int(k)]
+                if len(x):
+                    outputs = torch.from_numpy(self.learners[int(k)].predict(x))
+                    if self.task.kind == "classification":
+                        outputs = outputs.clamp(min=SURE).log()  # as logits: their softmax is the probabilities
+                    found = metrics(self.task.kind, outputs, torch.as_tensor(y))
+                    table[position] = torch.stack([found[name].double().mean() for name in names])
+            reply |= {f"{part}_{name}": table[:, column] for column, name in enumerate(names)}
+            reply[f"{part}_count"] = torch.from_numpy(split.sizes[ids])
+        return reply
+
+    def disclose(self, ids: np.ndarray) -> dict[str, Tensor]:
+        """The clients' rows and counters where they have one architecture; empty ones otherwise."""
+        layout, dtype = self.shard.spec.layout, self.shard.spec.dtype
+        modules = [self.learners[int(k)].model for k in ids] if layout.width else []
+        counters = [[int(dict(m.named_buffers())[name].sum()) for name in layout.counters] for m in modules]
+        return {
+            "model": torch.stack([layout.pack(m, dtype) for m in modules]) if modules else torch.zeros((len(ids), 0)),
+            "counters": torch.tensor(counters or [[]] * len(ids), dtype=torch.int64).reshape(len(ids), -1),
+        }
+
+    def models(self) -> dict[str, object]:
+        """The fitted models by client name."""
+        return {name: learner.model for name, learner in zip(self.shard.names, self.learners)}
+
+    def memory_width(self) -> int:
+        return max(len(learner.memory()) for learner in self.learners)
+
+
+def _real(points: Tensor, tokens: bool) -> np.ndarray:
+    """A set of public points without its padding, (count, *input)."""
+    kept = points[torch.isfinite(points.reshape(len(points), -1)).all(dim=1)].numpy()
+    return kept.astype(np.int64) if tokens else kept
+
+
+def _seeded(effort: Effort, seed: int) -> Effort:
+    return Effort(**{**effort.__dict__, "seed": seed})

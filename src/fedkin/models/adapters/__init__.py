@@ -1,0 +1,111 @@
+"""Adapters: any model as FedRelax sees it. It takes weighted samples, and it gives predictions.
+
+`adapt` finds the adapter: torch modules, Keras 3 models, and everything with `fit` and `predict` in the manner of
+scikit-learn. Predictions and targets have one shape for all of them: (n, C), the numbers of a regression target or the
+probabilities of the C classes. That is what lets a tree and a neural network agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedkin.errors import FedkinError
+from fedkin.federation import Task
+
+
+@dataclass(frozen=True)
+class Augmented:
+    """A client's own samples and what others said: x (n, *input), targets (n, C), weight (n,).
+
+    The first `own` samples are the client's and weigh 1 each, so the loss is (1/own) Σ weight · ℓ.
+    """
+
+    x: np.ndarray
+    targets: np.ndarray
+    weight: np.ndarray
+    own: int
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How a model is improved: gradient steps for networks; whether duplicates may replace weights for estimators."""
+
+    steps: int = 1
+    rate: float = 0.01
+    smoothing: float = 0.99
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    resample: bool = False
+    seed: int = 0
+
+
+class Learner(Protocol):
+    """One client's model."""
+
+    refits: bool
+    """`improve` starts from nothing (a fit); otherwise it goes on from the present weights (gradient steps)."""
+    distils: bool
+    """The model is a tree or made of trees: a refit forgets what it said elsewhere, so it is reminded (§6.3)."""
+
+    @property
+    def model(self) -> Any:
+        """The fitted model itself, as the user knows it."""
+
+    def improve(self, samples: Augmented, effort: Effort) -> None:
+        """(Approximately) minimise the weighted loss."""
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Numbers or class probabilities, (n, C) float64."""
+
+    def memory(self) -> np.ndarray:
+        """All that the next step depends on, as one vector; empty for models that are fitted anew."""
+
+    def recall(self, memory: np.ndarray) -> None:
+        """Take up what `memory` gave."""
+
+
+def is_keras(model: Any) -> bool:
+    """Whether a model is a Keras model (without importing Keras; under its torch backend it is an nn.Module too)."""
+    return any(kind.__module__.split(".")[0] == "keras" for kind in type(model).__mro__)
+
+
+def is_model(value: Any) -> bool:
+    """Whether a value is a model itself, not a factory of models."""
+    return isinstance(value, nn.Module) or (not isinstance(value, type) and hasattr(value, "fit"))
+
+
+def adapt(client: str, model: Any, task: Task, dtype: torch.dtype) -> Learner:
+    """The adapter for a client's model, checked as far as it can be before training."""
+    if is_keras(model):
+        from fedkin.models.adapters.keras_model import KerasLearner
+
+        return KerasLearner(client, model, task)
+    if isinstance(model, nn.Module):
+        from fedkin.models.adapters.module import TorchLearner
+
+        return TorchLearner(client, model, task, dtype)
+    for needed in ("fit", "predict"):
+        if not callable(getattr(model, needed, None)):
+            raise FedkinError(
+                f"client {client!r}: {type(model).__name__} has no {needed}(); "
+                "give an estimator with fit and predict, an nn.Module or a Keras model"
+            )
+    from fedkin.models.adapters.scikit import ScikitLearner
+
+    return ScikitLearner(client, model, task)
+
+
+def check_outputs(client: str, outputs: np.ndarray | torch.Tensor, points: int, task: Task) -> None:
+    """Refuse a model whose outputs do not have the shape that all clients share."""
+    found = int(np.prod(outputs.shape)) // max(points, 1)
+    if len(outputs) != points or found != task.outputs:
+        wanted = f"{task.outputs} class probabilities" if task.kind == "classification" else f"{task.outputs} numbers"
+        raise FedkinError(
+            f"client {client!r}: its model puts out {found} numbers per input, but all clients must agree on {wanted}; "
+            "change its last layer or its targets"
+        )

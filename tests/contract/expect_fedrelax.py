@@ -1,0 +1,21 @@
+"""How FedRelax is run in the contract tests."""
+
+from __future__ import annotations
+
+PARAMETERS = {"alpha": 0.5, "public_size": 4}
+OTHER = {
+    "inner_steps": 3,
+    "weight": "alpha",
+    "public": "normal",
+    "public_size": 2,
+    "smoothing": 0.5,
+    "tolerance": 0.99,
+}
+SILENT = {
+    "batch_size": "every step uses all samples of a client, as in the paper",
+    "update": "exact updates exist for linear regression models; see tests/algorithms/test_fedrelax.py",
+    "distil": "acts on trees; see tests/algorithms/test_fedrelax.py",
+    "distil_weight": "acts on trees; see tests/algorithms/test_fedrelax.py",
+    "distil_from": "acts on trees; see tests/algorithms/test_fedrelax.py",
+    "unweighted": "acts on estimators without sample_weight; see tests/algorithms/test_fedrelax.py",
+}
