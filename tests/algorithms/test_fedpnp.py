@@ -155,6 +155,10 @@ class _OwnRunningStatistics(FedBN):
         return tuple(slot.name for slot in setting.spec.layout.buffers)
 
 
+def test_a_subclass_without_a_name_leaves_the_registry_alone() -> None:
+    assert fedkin.algorithms.get("fedbn") is FedBN is not _OwnRunningStatistics
+
+
 def test_averaged_statistics_differ_from_filtered_ones_in_between() -> None:
     columns = ModelSpec.of("bn-mlp:5", federation().task, torch.float64).layout.norm_columns.numpy().copy()
     columns[:-10] = False

@@ -136,7 +136,8 @@ class GraphFilter(Coupling):
     def _denominator(self) -> np.ndarray:
         """Hζ, shape (K,), refused where it is too small to divide by."""
         if self._dense:
-            values = self._spectral() @ self.zeta
+            lambdas, vectors = self.graph.eigen()
+            values = (vectors * self.denoiser.evaluate(lambdas, self.strength)) @ (vectors.T @ self.zeta)
         else:
             values = self._filter(torch.from_numpy(self.zeta[:, None]))[:, 0].numpy()
         small = np.flatnonzero(abs(values) < 1e-8 * abs(values).max())
