@@ -12,17 +12,13 @@ returns a new tensor must. Repeats are interleaved and the median is reported, s
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import resource
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
+import timing
 import torch
 
 from fedkin.couplings import GraphFilter, LaplacianStep
@@ -43,18 +39,6 @@ def random_graph(clients: int, degree: int, seed: int = 0) -> ClientGraph:
 def nearby_graph(clients: int, degree: int, seed: int = 0) -> ClientGraph:
     """Places in the plane, each joined to its nearest, numbered at random: locality that has to be found."""
     return knn(np.random.default_rng(seed).random((clients, 2)), round(0.8 * degree))
-
-
-def medians(tasks: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Seconds per task: one warm-up each, then interleaved repeats."""
-    seconds: dict[str, list[float]] = {name: [] for name in tasks}
-    for repeat in range(repeats + 1):
-        for name, task in tasks.items():
-            start = time.perf_counter()
-            task()
-            if repeat:
-                seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in seconds.items()}
 
 
 def products(graph_filter: GraphFilter, rows: torch.Tensor) -> float:
@@ -90,7 +74,7 @@ def measure(name: str, graph: ClientGraph, columns: int, repeats: int, soft: flo
         graph_filter = GraphFilter(graph, "soft", soft, sizes)
         used[label] = products(graph_filter, rows)
         tasks[label] = lambda: graph_filter.apply(rows)
-    seconds = medians(tasks, repeats)
+    seconds = timing.medians(tasks, repeats)
     degree = graph.adjacency.nnz / len(graph)
     return [
         {
@@ -131,12 +115,7 @@ def main() -> None:
             f"{record['ratio_per_product']:>11.2f}"
         )
     print(f"peak memory {peak:.1f} GiB, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    machine = {
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "torch": torch.__version__,
-    }
-    options.json.write_text(json.dumps({"machine": machine, "peak_gib": peak, "records": records}, indent=1) + "\n")
+    timing.write(options.json, records, peak_gib=peak)
 
 
 if __name__ == "__main__":

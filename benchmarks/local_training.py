@@ -1,0 +1,111 @@
+"""Stacked local training against the plain per-client nn.Module + torch.optim.SGD loop, side by side in one run.
+
+    python benchmarks/local_training.py [--quick] [--json FILE]
+
+K=100 clients, 20 steps, batch 20. Two baselines: the loop as users write it (torch's default threads), and the loop with
+one single-threaded process per core. All do the same steps on the same batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timing
+import torch
+from torch import Tensor
+
+from fedkin.federation import Federation
+from fedkin.local.oracle import train_by_loop
+from fedkin.local.sgd import Sgd
+from fedkin.local.shard import Shard
+from fedkin.local.training import train
+from fedkin.models import ModelSpec
+from fedkin.streams import Streams
+
+STEPS, BATCH = 20, 20
+SETTINGS = Sgd(lr=0.01, epochs=1, batch_size=BATCH)
+CASES = {
+    "logistic regression 784→10": ("mlr", (1, 28, 28)),
+    "MLP 784-100-100-10": ("mlp:100,100", (1, 28, 28)),
+    "FedPnP MNIST CNN": ("fedpnp-mnist", (1, 28, 28)),
+    "FedPnP CIFAR-10 CNN": ("fedpnp-cifar10", (3, 32, 32)),
+}
+
+
+def make_shard(model: str, shape: tuple[int, ...], clients: int) -> Shard:
+    rng = np.random.default_rng(0)
+    n = STEPS * BATCH
+    data = {f"c{k}": (rng.normal(size=(n, *shape)).astype(np.float32), rng.integers(0, 10, n)) for k in range(clients)}
+    federation = Federation.from_arrays(data, classes=list(range(10)), test_fraction=0)
+    return Shard(federation, ModelSpec.of(model, federation.task), Streams(0))
+
+
+_shard: Shard | None = None
+
+
+def _own_half(positions: np.ndarray) -> None:
+    """One worker's clients, in a process of its own (forked, so that data is shared)."""
+    assert _shard is not None
+    train_by_loop(_shard, positions, _start(_shard)[positions], SETTINGS, round=1)
+
+
+def _start(shard: Shard) -> Tensor:
+    return shard.spec.initial_row(shard.streams).expand(len(shard), -1)
+
+
+def measure(label: str, model: str, shape: tuple[int, ...], clients: int, repeats: int) -> dict[str, Any]:
+    global _shard
+    _shard = shard = make_shard(model, shape, clients)
+    ids, rows, cores = np.arange(clients), _start(shard), len(os.sched_getaffinity(0))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # forked workers inherit it
+    with multiprocessing.get_context("fork").Pool(cores) as pool:
+        torch.set_num_threads(threads)
+        halves = np.array_split(ids, cores)
+        seconds = timing.medians(
+            {
+                "fedkin": lambda: train(shard, ids, rows, SETTINGS, round=1),
+                "loop": lambda: train_by_loop(shard, ids, rows, SETTINGS, round=1),
+                "loop, a process per core": lambda: pool.map(_own_half, halves, chunksize=1),
+            },
+            repeats,
+        )
+    work = clients * STEPS
+    return {
+        "model": label,
+        "kernel": shard.choice.name,
+        "clients": clients,
+        "client_steps_per_second": {name: work / value for name, value in seconds.items()},
+        "times_the_loop": seconds["loop"] / seconds["fedkin"],
+        "times_a_process_per_core": seconds["loop, a process per core"] / seconds["fedkin"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer clients and repeats")
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/local_training.json"))
+    options = parser.parse_args()
+    records = []
+    print(f"{'model':30}{'kernel':>8}{'fedkin':>10}{'loop':>9}{'per core':>10}{'× loop':>9}{'× per core':>12}")
+    for label, (model, shape) in CASES.items():
+        clients = 20 if options.quick and "CNN" in label else 100
+        record = measure(label, model, shape, clients, 3 if options.quick else 7)
+        rate = record["client_steps_per_second"]
+        print(
+            f"{label:30}{record['kernel']:>8}{rate['fedkin']:>10,.0f}{rate['loop']:>9,.0f}"
+            f"{rate['loop, a process per core']:>10,.0f}{record['times_the_loop']:>9.1f}"
+            f"{record['times_a_process_per_core']:>12.1f}",
+            flush=True,
+        )
+        records.append(record)
+    timing.write(options.json, records, steps=STEPS, batch=BATCH)
+
+
+if __name__ == "__main__":
+    main()
