@@ -95,7 +95,7 @@ class Algorithm(Sgd):
     Subclasses set `name` and define `couple`; the rest has defaults that fit methods which exchange rows.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 
     name: ClassVar[str] = ""
     """As on the command line; also the name of the file."""

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fedkin import algorithms
+from fedkin.errors import FedkinError
 from fedkin.federation import Split
 
 NAMES = [
@@ -83,3 +84,14 @@ def test_a_client_that_diverges_keeps_the_state_it_had(build: Any, run: Any, nam
     assert torch.isfinite(done.state.rows).all()
     for key, value in done.clients.snapshot().items():
         assert torch.isfinite(value.double()).all(), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_none_are_refused(name: str, value: float) -> None:
+    method = algorithms.get(name)
+    numbers = [key for key, info in method.model_fields.items() if isinstance(info.default, float)]
+    assert "lr" in numbers
+    for key in numbers:
+        with pytest.raises(FedkinError, match=f"{name}: {key} = {value} is not allowed"):
+            method(**{key: value})

@@ -18,7 +18,7 @@ from fedkin.local.kernels import Kernel
 class Sgd(BaseModel):
     """Settings of local training."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     lr: float = Field(0.05, gt=0, description="learning rate γ")
     epochs: int = Field(1, ge=1, description="passes over the client's data per round")

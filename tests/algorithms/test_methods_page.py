@@ -1,0 +1,36 @@
+"""docs/methods.md says what the code does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedkin import algorithms
+from fedkin.local.sgd import Sgd
+
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
+NAMES = [
+    *("fedavg", "fedprox", "fedbn", "scaffold", "afl", "global", "oracle", "perfedavg", "pfedme"),
+    *("ditto", "apfl", "fedper", "fedrep", "fedamp", "pfedbayes", "mocha"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_is_on_the_page_with_its_default(name: str) -> None:
+    text = PAGE.read_text()
+    heading = next(line for line in text.splitlines() if line.startswith("### ") and f"`{name}`" in line)
+    section = text.split(heading)[1].split("\n### ")[0]
+    for key, info in algorithms.get(name).model_fields.items():
+        if key not in Sgd.model_fields or info.default != Sgd.model_fields[key].default:
+            assert f"`{key}={info.default}`" in section, f"{name}.{key}={info.default}"
+
+
+def test_the_table_says_what_each_method_deploys() -> None:
+    words = {"received": "received", "trained": "trained", "validated": "by validation loss"}
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) > 4 and cells[2].startswith("`"):
+            method = algorithms.get(cells[2].strip("`"))
+            assert cells[1] == method.title
+            assert cells[4].startswith(words[method.deploys]), method.name
