@@ -55,13 +55,11 @@ class DFedU(LaplacianRegularised):
             shared = {"method": self.model_dump(), "round": state.round + 1}
             replies = clients.exchange("private", PULL, trained.ids, shared)
             failed |= replies.failed
-            diverged = [setting.names[k] for k in replies.ids[~replies["finite"].numpy()]]
-            state = state.with_log(**{"diverged": diverged} if diverged else {})
             state = state.with_log(total_variation_trained=float(replies["variation"].sum()))
             step = self.step(state.round + 1, setting.sizes)
             coupling = LaplacianStep(graph_of(self, setting), step, trained.ids)
             state = follow_influence(self._counted(state, replies, setting), trained, coupling)
-        state = self.described(state, setting).with_log(**{"failed": failed} if failed else {})
+        state = self.described(state, setting, failed).with_log(**{"failed": failed} if failed else {})
         return replace(state, round=state.round + 1)
 
     def _counted(self, state: State, replies: Replies, setting: Setting) -> State:
@@ -76,7 +74,7 @@ class DFedU(LaplacianRegularised):
 
 @client_task("dfedu")
 def pull(shard: Shard, request: Request) -> dict[str, Tensor]:
-    """Move each asked client's row towards the rows in its mail; say how far apart they were, and nothing else.
+    """Move each asked client's row towards the rows in its mail; tell its variation and its norm, nothing else.
 
     The variations ⟨w_k, Σ_l a_kl (w_k − w_l)⟩ of all clients sum to tr(WᵀLW).
     """
@@ -90,4 +88,4 @@ def pull(shard: Shard, request: Request) -> dict[str, Tensor]:
     shard.store["private"][ids] = rows
     n = layout.n_parameters
     variation = (own[:, :n].double() * apart[:, :n]).sum(dim=1)
-    return {"variation": variation.nan_to_num(), "finite": rows.isfinite().all(dim=1)}
+    return {"variation": variation, "norm": rows.norm(dim=1)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from fedkin.algorithm import Algorithm, Setting, State, mix, place
 from fedkin.couplings import LaplacianStep, safe_step, stability, total_variation
 from fedkin.couplings.laplacian import Neighbours
-from fedkin.engines.clients import Replies
+from fedkin.engines.clients import NOT_FINITE, Replies
 from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph
 from fedkin.local.batches import count_steps
@@ -54,7 +55,7 @@ class LaplacianRegularised(Algorithm):
         graph, said = graph_of(self, setting), []
         if graph.isolated:
             alone = ", ".join(map(repr, graph.isolated[:3])) + (", …" if len(graph.isolated) > 3 else "")
-            said.append(f"{self.name}: {len(graph.isolated)} without a neighbour train alone: {alone}")
+            said.append(f"{self.name}: {len(graph.isolated)} of {len(graph)} clients have no neighbour: {alone} train alone")
         longest = float(np.max(self.step(1, setting.sizes)))
         if stability(graph, longest) > 2 * (1 + 1e-9):
             bound = self.eta * safe_step(graph) / longest
@@ -64,10 +65,16 @@ class LaplacianRegularised(Algorithm):
             )
         return said
 
-    def described(self, state: State, setting: Setting) -> State:
-        """The log entries of a round: the step, its stability, and in round 1 what `remarks` has to say."""
+    def described(self, state: State, setting: Setting, failed: Mapping[str, str]) -> State:
+        """The log entries of a round: the step, its stability, in round 1 what `remarks` has to say, who diverged.
+
+        Beyond the stable bound a client whose training is no longer finite cannot recover: its row grew by the coupling.
+        """
         longest = float(np.max(self.step(state.round + 1, setting.sizes)))
         state = state.with_log(step=longest, stability=stability(graph_of(self, setting), longest))
+        diverged = [name for name, reason in failed.items() if reason.startswith(NOT_FINITE)]
+        if diverged and state.log["stability"] > 2:
+            state = state.with_log(diverged=diverged)
         remarks = self.remarks(setting) if state.round == 0 else []
         return state.with_log(remarks=remarks) if remarks else state
 
@@ -101,7 +108,7 @@ class FedU(LaplacianRegularised):
         state = mix(state, replies, coupling, trained=trained)
         keep_positive(state.rows, trained, layout)
         varies = total_variation(state.rows[:, : layout.n_parameters], graph)
-        return self.described(state, setting).with_log(total_variation=varies)
+        return self.described(state, setting, replies.failed).with_log(total_variation=varies)
 
 
 def graph_of(method: Algorithm, setting: Setting) -> ClientGraph:

@@ -36,7 +36,7 @@ class Mocha(Algorithm):
     deploys: ClassVar[Literal["received", "trained", "validated"]] = "validated"
 
     lam: float = Field(
-        0.1, ge=0, allow_inf_nan=False, description="strength λ of the pull towards the mean of all clients"
+        0.01, ge=0, allow_inf_nan=False, description="strength λ of the pull towards the mean of all clients"
     )
 
     def check(self, setting: Setting) -> None:

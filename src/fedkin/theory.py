@@ -1,0 +1,209 @@
+"""FedU's theory as diagnostics: what the analysis assumes, measured on a federation, its model and its graph.
+
+>>> from fedkin import data, theory
+>>> from fedkin.algorithms import FedU
+>>> federation = data.load("digits", clients=4, seed=0)
+>>> found = theory.diagnose(federation, "mlr", FedU(eta=0.5))
+>>> round(found.rho, 9)  # four clients, all pairs with weight 0.5
+2.0
+>>> found.condition == (0.5 * found.rho > 2 * found.beta)
+True
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from scipy.sparse.linalg import MatrixRankWarning, spsolve
+from torch import Tensor
+
+from fedkin.algorithms.fedu import LaplacianRegularised, graph_of
+from fedkin.couplings import safe_step, stability
+from fedkin.errors import FedkinError
+from fedkin.federation import Federation
+from fedkin.graphs import ClientGraph
+from fedkin.local.kernels.linear import dense_layers
+from fedkin.local.losses import per_sample
+from fedkin.local.shard import Shard
+from fedkin.local.tasks import Request, client_task
+from fedkin.models import ModelLike
+from fedkin.run import Run, make_options
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Quantities of FedU's analysis; β is a local estimate, a lower bound of the constant in the theorems."""
+
+    rho: float
+    """ρ = ‖L‖ = λ_max(L)."""
+    smoothness: np.ndarray
+    """β_k = ‖∇²F_k(w_k)‖ of every client, (K,), weight decay included."""
+    eta: float
+    stability: float
+    """c·μ̃·η·λ_max(L): at most 1 differences shrink monotonically, at most 2 they do not grow."""
+    safe_eta: float
+    """The largest η with stability 2, at this c, learning rate and R."""
+    distance: float | None = None
+    """‖W − W*‖ / ‖W*‖ to the stationary point W*, where the problem is quadratic."""
+
+    @property
+    def beta(self) -> float:
+        """β = max_k β_k."""
+        return float(self.smoothness.max())
+
+    @property
+    def condition(self) -> bool:
+        """Whether ηρ > 2β, as the lemma on gradient dissimilarity assumes."""
+        return self.eta * self.rho > 2 * self.beta
+
+    def __str__(self) -> str:
+        relation = "holds" if self.condition else "does not hold"
+        lines = [
+            f"ρ = ‖L‖                {self.rho:.4g}",
+            f"β (local estimate)     {self.beta:.4g}",
+            f"ηρ > 2β                {relation}: {self.eta * self.rho:.4g} against {2 * self.beta:.4g}",
+            f"c·μ̃·η·λ_max(L)         {self.stability:.4g} (stable up to 2: η ≤ {self.safe_eta:.4g})",
+        ]
+        if self.distance is not None:
+            lines.append(f"‖W − W*‖ / ‖W*‖        {self.distance:.4g}")
+        return "\n".join(lines)
+
+
+def diagnose(
+    federation: Federation,
+    model: ModelLike,
+    algorithm: LaplacianRegularised,
+    graph: ClientGraph | str | None = None,
+    rows: np.ndarray | Tensor | None = None,
+    seed: int = 0,
+    iterations: int = 50,
+    **options: Any,
+) -> Diagnosis:
+    """Measure what FedU's theory speaks of, at the clients' models `rows` (K, B) (default: the initial weights).
+
+    β_k comes from power iteration on Hessian-vector products, made by the clients on their own training samples; they
+    disclose one number each. For a linear model with squared error the distance to the stationary point is given too:
+    then clients disclose the Hessian and gradient of their loss. `options` are those of a run (dtype, engine, …).
+    """
+    if iterations < 1:
+        raise FedkinError(f"iterations is {iterations}; power iteration needs at least 1")
+    settings = make_options(rounds=0, seed=seed, **{"dtype": "float64", **options})
+    run = Run(federation, model, algorithm, settings, graph)
+    try:
+        setting, linked = run.setting, graph_of(algorithm, run.setting)
+        at = run.state.rows if rows is None else torch.as_tensor(np.asarray(rows), dtype=setting.spec.dtype)
+        if at.shape != run.state.rows.shape:
+            raise FedkinError(
+                f"rows have shape {tuple(at.shape)}; this model and federation need {tuple(run.state.rows.shape)}"
+            )
+        shared = {"iterations": iterations, "weight_decay": algorithm.weight_decay}
+        curved = run.clients.ask(f"{__name__}:smoothness", setting.everyone, {"rows": at}, shared)
+        if curved.failed:
+            name, why = next(iter(curved.failed.items()))
+            raise FedkinError(f"client {name!r} could not estimate its smoothness: {why}")
+        distance = None
+        layers = dense_layers(setting.spec.template(), setting.spec.layout)
+        if setting.task.kind == "regression" and layers is not None and len(layers) == 1:
+            quadratic = run.clients.ask(f"{__name__}:quadratic", setting.everyone, None, shared)
+            strength = algorithm.c * algorithm.eta
+            best = stationary_point(quadratic["hessian"].numpy(), quadratic["linear"].numpy(), linked, strength)
+            distance = float(np.linalg.norm(at.numpy() - best) / np.linalg.norm(best))
+    finally:
+        run.clients.close()
+    longest = float(np.max(algorithm.step(1, setting.sizes)))
+    return Diagnosis(
+        rho=linked.lambda_max(),
+        smoothness=curved["smoothness"].double().numpy(),
+        eta=algorithm.eta,
+        stability=stability(linked, longest),
+        safe_eta=algorithm.eta * safe_step(linked) / longest if longest else float("inf"),
+        distance=distance,
+    )
+
+
+def stationary_point(hessians: np.ndarray, linear: np.ndarray, graph: ClientGraph, strength: float) -> np.ndarray:
+    """The W (K, P) with ∇F_k(w_k) + s Σ_l a_kl (w_k − w_l) = 0 for F_k(w) = ½ wᵀH_k w − b_kᵀw: one linear system.
+
+    (blockdiag(H_1, …, H_K) + s L⊗I) vec(W) = vec(b); hessians (K, P, P), linear (K, P), s = cη ≥ 0.
+
+    >>> pair = ClientGraph([[0, 1], [1, 0]])
+    >>> stationary_point(np.ones((2, 1, 1)), np.array([[0.0], [3.0]]), pair, strength=1.0)
+    array([[1.],
+           [2.]])
+    """
+    clients, parameters = linear.shape
+    blocks = sp.block_diag(list(hessians), format="csc")
+    system = blocks + strength * sp.kron(graph.laplacian(), sp.eye_array(parameters), format="csc")
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", MatrixRankWarning)  # said below, in words
+        solution = spsolve(sp.csc_array(system), linear.ravel())
+    if not np.isfinite(solution).all() or not np.allclose(system @ solution, linear.ravel(), atol=1e-6):
+        raise FedkinError(
+            "the stationary point is not unique: some client's loss is flat; add weight decay or a graph edge"
+        )
+    return solution.reshape(clients, parameters)
+
+
+# --- what clients do --------------------------------------------------------------------------------------------------
+
+
+class Curvature:
+    """Gradient and Hessian-vector products of one client's training loss at its row, by double differentiation.
+
+    In evaluation mode: batch norm with running statistics, no dropout.
+    """
+
+    def __init__(self, shard: Shard, k: int, row: Tensor, weight_decay: float) -> None:
+        module = shard.spec.module(row)
+        parameters = dict(module.named_parameters())
+        self.weights = [parameters[slot.name] for slot in shard.spec.layout.parameters]
+        x, y = shard.train.of(k)
+        loss = per_sample(shard.task.kind, module(x), y).mean()
+        loss = loss + weight_decay / 2 * sum(w.square().sum() for w in self.weights)
+        self._gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, self.weights, create_graph=True)])
+
+    @property
+    def gradient(self) -> Tensor:
+        """∇F_k, (P,)."""
+        return self._gradient.detach()
+
+    def times(self, vector: Tensor) -> Tensor:
+        """∇²F_k · v, (P,)."""
+        product = torch.autograd.grad(self._gradient @ vector, self.weights, retain_graph=True, materialize_grads=True)
+        return torch.cat([p.reshape(-1) for p in product])
+
+
+@client_task("smoothness")
+def smoothness_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """The largest absolute eigenvalue of each client's Hessian at its row, by power iteration, (k,)."""
+    found = torch.zeros(len(request.ids), dtype=torch.float64)
+    for i, k in enumerate(request.ids):
+        curvature = Curvature(shard, k, request.per_client["rows"][i], request.shared["weight_decay"])
+        start = shard.streams.generator("curvature", shard.names[k]).standard_normal(shard.spec.layout.n_parameters)
+        vector = torch.from_numpy(start).to(shard.spec.dtype)
+        size = vector.norm()
+        for _ in range(request.shared["iterations"]):
+            if size == 0:
+                break
+            vector = curvature.times(vector / size)
+            size = vector.norm()
+        found[i] = size
+    return {"smoothness": found}
+
+
+@client_task("quadratic")
+def quadratic_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """H_k (k, P, P) and b_k (k, P) of a quadratic loss F_k(w) = ½ wᵀH_k w − b_kᵀw + const, from w = 0."""
+    n = shard.spec.layout.n_parameters
+    hessians, linear = [], []
+    for k in request.ids:
+        zero = torch.zeros(shard.spec.layout.width, dtype=shard.spec.dtype)
+        curvature = Curvature(shard, k, zero, request.shared["weight_decay"])
+        hessians.append(torch.stack([curvature.times(unit) for unit in torch.eye(n, dtype=shard.spec.dtype)]))
+        linear.append(-curvature.gradient)
+    return {"hessian": torch.stack(hessians).double(), "linear": torch.stack(linear).double()}
