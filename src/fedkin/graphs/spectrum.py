@@ -56,13 +56,18 @@ def smallest(laplacian: sp.csr_array, count: int, components: np.ndarray) -> tup
     )
 
 
+def _all(laplacian: sp.csr_array) -> np.ndarray:
+    """All eigenvalues, ascending. LAPACK's drivers for a few of them break off on the complete graph of 50 clients."""
+    return np.asarray(scipy.linalg.eigvalsh(laplacian.toarray(), driver="evd"))
+
+
 def largest(laplacian: sp.csr_array) -> float:
     """λ_max: exact for small graphs, by Lanczos for large ones (the diagonal bound should Lanczos fail)."""
     clients = laplacian.shape[0]
     if clients == 0 or laplacian.diagonal().max() == 0:
         return 0.0
     if clients <= 200:
-        return float(scipy.linalg.eigvalsh(laplacian.toarray(), subset_by_index=(clients - 1, clients - 1))[0])
+        return float(_all(laplacian)[-1])
     try:
         return float(eigsh(laplacian, k=1, which="LA", v0=_start(clients), tol=1e-6, return_eigenvectors=False)[0])
     except ArpackNoConvergence:
@@ -73,7 +78,7 @@ def second_smallest(laplacian: sp.csr_array) -> float:
     """λ_1 of a connected graph; not a number where Lanczos does not converge (very large, badly connected graphs)."""
     clients = laplacian.shape[0]
     if clients <= 1_000:
-        return float(scipy.linalg.eigvalsh(laplacian.toarray(), subset_by_index=(1, 1))[0])
+        return float(_all(laplacian)[1])
     top = 2 * float(laplacian.diagonal().max())
     # On cI − L the constant vector has eigenvalue c, known beforehand; the next one is c − λ_1.
     flipped = sp.csr_array(top * sp.eye_array(clients, format="csr") - laplacian)
