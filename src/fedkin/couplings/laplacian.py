@@ -22,9 +22,10 @@ class LaplacianStep(Coupling):
 
         w_k ← w_k − step · Σ_{l ∈ M_k} a_kl (w_k − w_l)   for k in the cohort;   all other rows stay.
 
-    `step` is c·μ̃·η in the paper: one number, or one per client (K,), used by the client that moves. `cohort` are the rows that took part this round (default: all). `neighbours` says who
-    pulls: `sampled`, the neighbours in the cohort (then the mean of the cohort is preserved), or `all` neighbours with
-    the rows they were last known to have.
+    `step` is c·μ̃·η in the paper: one number, or one per client (K,), used by the client that moves. `cohort` are the
+    rows that took part this round (default: all). `neighbours` says who pulls: `sampled`, the neighbours in the cohort
+    (then, with one step for all, the mean of the cohort is preserved), or `all` neighbours with the rows they were last
+    known to have.
 
     >>> pair = ClientGraph([[0, 1], [1, 0]])
     >>> LaplacianStep(pair, step=0.25).apply(torch.tensor([[0.0], [4.0]]))
