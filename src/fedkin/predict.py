@@ -43,7 +43,7 @@ def predict(result: Result, client: str, frame: pd.DataFrame) -> pd.DataFrame:
         raise FedkinError(f"client {client!r} deploys a {type(module).__name__}; call its own predict()")
     inputs = _inputs(result, frame)
     dtype = torch.int64 if result.task.tokens else next((p.dtype for p in module.parameters()), torch.float32)
-    batches = torch.from_numpy(inputs).to(dtype).split(BATCH)
+    batches = torch.tensor(inputs, dtype=dtype).split(BATCH)
     with torch.no_grad():
         outputs = torch.cat([module(batch).reshape(len(batch), -1) for batch in batches]).double()
     if result.task.kind == "classification":

@@ -38,7 +38,7 @@ def draw(
         place,
         ax=ax,
         node_color="#4c78a8" if colours is None else colours,
-        node_size=max(15, 3000 // (len(graph) + 10)),
+        node_size=max(4, 3000 // (len(graph) + 10)),
     )
     if labels if labels is not None else len(graph) <= 40:
         for name, (x, y) in place.items():

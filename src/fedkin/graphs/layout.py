@@ -26,8 +26,8 @@ def strongest(adjacency: sp.csr_array, per_client: int) -> sp.csr_array:
 def communities(graph: ClientGraph, seed: int = 0) -> np.ndarray:
     """Groups of clients with strong edges among themselves, (K,) codes, the largest group first.
 
-    Louvain's method (Blondel et al. 2008) up to 2,000 clients. Above, k-means on random signals spread over the graph
-    by (I + D⁻¹A)/2 a few times (power-iteration clustering, Lin and Cohen 2010), which stays linear in the edges.
+    Louvain's method (Blondel et al. 2008) up to 2,000 clients. Above, spectral clustering (Ng, Jordan and Weiss 2001)
+    with the smoothest modes found by a few subspace iterations of I + D^(−1/2) A D^(−1/2), linear in the edges.
     """
     if len(graph) > LOUVAIN_LIMIT:
         return _by_size(_diffused(graph, seed))
@@ -41,16 +41,15 @@ def communities(graph: ClientGraph, seed: int = 0) -> np.ndarray:
     return _by_size(codes)
 
 
-def _diffused(graph: ClientGraph, seed: int, steps: int = 30) -> np.ndarray:
+def _diffused(graph: ClientGraph, seed: int, modes: int = 24, steps: int = 60) -> np.ndarray:
     from sklearn.cluster import MiniBatchKMeans
 
-    rng = Streams(seed).generator("groups")
-    signals = rng.normal(size=(len(graph), 24))
-    walk = sp.diags_array(1 / np.maximum(graph.degrees, 1e-300)) @ graph.adjacency
+    signals = Streams(seed).generator("groups").normal(size=(len(graph), modes))
+    root = sp.diags_array(1 / np.sqrt(np.maximum(graph.degrees, 1e-300)))
+    smooth = root @ graph.adjacency @ root
     for _ in range(steps):
-        signals = (signals + walk @ signals) / 2
-        signals -= signals.mean(axis=0)
-        signals /= np.maximum(signals.std(axis=0), 1e-300)
+        signals = np.linalg.qr(signals + smooth @ signals)[0]
+    signals /= np.maximum(np.linalg.norm(signals, axis=1, keepdims=True), 1e-300)
     groups = int(np.clip(np.sqrt(len(graph)) / 3, 12, 60))
     return MiniBatchKMeans(groups, random_state=seed, n_init=3, batch_size=4096).fit_predict(signals)
 
@@ -80,23 +79,32 @@ def positions(graph: ClientGraph, seed: int = 0) -> np.ndarray:
 
 
 def _springs(graph: ClientGraph, seed: int) -> np.ndarray:
-    """Fruchterman and Reingold's springs from a spectral start, in the unit square."""
-    import networkx as nx
+    """Fruchterman and Reingold's springs (1991) from a spectral start, in the unit square, (K, 2).
 
-    picture = nx.from_scipy_sparse_array(strongest(graph.adjacency, 6 if len(graph) > 60 else 10))
+    Any two clients repel each other with k²/d, neighbours attract with w d²/k, k = 1/√K; weights are scaled to a mean
+    degree of 4, so that a dense graph does not collapse, and a weak pull to the middle keeps the picture compact.
+    """
+    from scipy.spatial.distance import cdist
+
+    clients = len(graph)
+    near = strongest(graph.adjacency, 6 if clients > 60 else 10)
+    near = near * (4 * clients / near.sum())
     rng = Streams(seed).generator("layout")
-    start = rng.uniform(size=(len(graph), 2))
-    if 8 < len(graph) <= 1_000:
-        _, vectors = graph.eigen()
-        start = _unit(vectors[:, 1:3] + 1e-3 * rng.normal(size=(len(graph), 2)))
-    found = nx.spring_layout(
-        picture,
-        pos={k: start[k] for k in range(len(graph))},
-        k=1.6 / np.sqrt(len(graph)),
-        iterations=150 if len(graph) <= 200 else 40,
-        seed=seed,
-    )
-    return _unit(np.array([found[k] for k in range(len(graph))]))
+    place = rng.uniform(size=(clients, 2))
+    if 3 < clients <= 1_000:
+        place = 0.7 * _unit(graph.eigen()[1][:, 1:3]) + 0.3 * place
+    row = np.repeat(np.arange(clients), np.diff(near.indptr))
+    ideal, rounds = 1 / np.sqrt(clients), 120 if clients <= 500 else 60
+    for step in np.linspace(0.1, 0.002, rounds):
+        push = ideal**2 / np.maximum(cdist(place, place, "sqeuclidean"), 1e-8)
+        np.fill_diagonal(push, 0)
+        pull = near.copy()
+        pull.data = near.data * np.linalg.norm(place[row] - place[near.indices], axis=1) / ideal
+        move = place * (push.sum(axis=1) - pull.sum(axis=1))[:, None] - push @ place + pull @ place
+        move -= 0.6 * (place - place.mean(axis=0))
+        length = np.maximum(np.linalg.norm(move, axis=1, keepdims=True), 1e-12)
+        place = place + move / length * np.minimum(length, step)
+    return _unit(place)
 
 
 def _shelves(widths: np.ndarray) -> np.ndarray:
@@ -111,7 +119,7 @@ def _shelves(widths: np.ndarray) -> np.ndarray:
     return corner
 
 
-def _apart(place: np.ndarray, seed: int, rounds: int = 40) -> np.ndarray:
+def _apart(place: np.ndarray, seed: int, rounds: int = 100) -> np.ndarray:
     """Push clients that touch away from each other, so that every one can be seen and pointed at."""
     from scipy.spatial import cKDTree
 

@@ -151,7 +151,7 @@ def interval(differences: np.ndarray, chosen_from: int = 1) -> tuple[float, floa
     mean = float(kept.mean())
     if len(kept) < 2:
         return mean, float("-inf"), float("inf")
-    error = float(kept.std(ddof=1)) / np.sqrt(len(kept))
+    error = float(kept.std(ddof=1) / np.sqrt(len(kept)))
     half = float(t.ppf(1 - 0.025 / chosen_from, len(kept) - 1)) * error
     return mean, mean - half, mean + half
 

@@ -94,7 +94,7 @@
   const main = units.labels.map((row) => row.indexOf(Math.max(...row)));
   let order = [], left = 46, wide = 1;
   function draw() {
-    const [c, width, height] = sized(canvas, 320);
+    const [c, width, height] = sized(canvas, Math.round(Math.max(280, Math.min(430, canvas.parentElement.clientWidth * 0.8))));
     const top = 8, bottom = height - 26, most = state.height === "share" ? 1 : Math.max(...totals);
     order = state.order === "given" ? units.names.map((_, k) => k) : units.names.map((_, k) => k).sort((a, b) => units.cluster[a] - units.cluster[b] || main[a] - main[b] || a - b);
     wide = (width - left - 4) / N;

@@ -75,7 +75,7 @@
     const boxWidth = canvas.parentElement.clientWidth;
     let c;
     [c, width, height] = sized(canvas, Math.round(Math.max(300, Math.min(560, boxWidth * 0.78))));
-    const margin = N > 400 ? 18 : 34;
+    const margin = N > 400 ? 18 : N > 60 ? 34 : 42;
     side = Math.min(width, height) - 2 * margin;
     const g = page.graphs[state.graph], place = units.names.map((_, k) => px(k));
     const near = state.focus === null ? null : new Map(neighbours[state.graph][state.focus]);
@@ -123,13 +123,13 @@
 
   function about(g) {
     const drawnEdges = g.from.length < g.edges ? `the ${g.from.length.toLocaleString("en")} strongest of ${g.edges.toLocaleString("en")} edges` : `${g.edges.toLocaleString("en")} edges`;
-    const who = units.grouped ? `${page.clients.toLocaleString("en")} clients in ${N} groups` : `${N} clients`;
+    const who = units.grouped ? `${page.clients.toLocaleString("en")} clients in ${N} groups` : `${N.toLocaleString("en")} clients`;
     byId("network-about").textContent = `${who}, ${drawnEdges}, used by ${g.used_by.join(", ")}. Thicker edges are heavier, larger discs hold more samples. Drag to pan; click, then scroll or press + and − to zoom; arrow keys walk from ${unitWord} to ${unitWord}.`;
   }
 
   function legend() {
     const box = byId("network-legend"), m = methods[state.method];
-    if (state.colour === "gain") box.replaceChildren(m.gain ? rampLegend(diverging(), `loses ${change(-gainTop())}`, `gains ${change(gainTop())}`) : "Training alone is what gains are measured against.", m.gain ? `with ${m.label}` : "");
+    if (state.colour === "gain") box.replaceChildren(m.gain ? rampLegend(diverging(), `${change(-gainTop())}`, change(gainTop())) : "Training alone is what gains are measured against.", m.gain ? `gain with ${m.label}` : "");
     else if (state.colour === "metric") { const [low, high] = extent(m.values.deployed); box.replaceChildren(rampLegend(viridis, amount(low), amount(high)), `${metric.label} with ${m.label}`); }
     else if (state.colour === "cluster") box.replaceChildren(`Clusters: ${units.cluster_source}.`, ...(clusterCount <= 12 ? Array.from({ length: clusterCount }, (_, k) => swatch(category(k, clusterCount), String(k + 1))) : []));
     else box.replaceChildren(...(units.classes.length <= 24 ? units.classes.map((name, k) => swatch(category(k, units.classes.length), name)) : [rampLegend(viridis, units.classes[0], units.classes.at(-1))]));
