@@ -145,13 +145,13 @@ def compare(
         clients = federation if isinstance(federation, Federation) else federation(seed)
         chosen = make_options(**options, seed=seed)
         if seed == seeds[0]:
-            skipped = dict(_unfit(clients, model, wanted, chosen, graph))
+            skipped = dict(_unfit(clients, model, wanted, chosen, graph, base))
             if skipped and not skip_unfit:
                 raise FedkinError(next(f"{name}: {reason}" for name, reason in skipped.items()))
         for method in wanted:
             if method.name in skipped:
                 continue
-            folder = None if base is None else base / cell_name(method.name, seed)
+            folder = _folder(base, method, seed)
             run = Run(clients, model, method, chosen, graph, folder, watch(method.name, seed))
             kept = _take_up(run, model)
             try:
@@ -170,6 +170,10 @@ def compare(
     return comparison
 
 
+def _folder(base: Path | None, method: Algorithm, seed: int) -> Path | None:
+    return None if base is None else base / cell_name(method.name, seed)
+
+
 def _as_first(method: Algorithm) -> dict[str, Any]:
     """Local training as the first method does it, so that gains compare like with like."""
     return method.model_dump(include=set(Sgd.model_fields))
@@ -181,22 +185,29 @@ def _unfit(
     methods: Sequence[Algorithm],
     options: Options,
     graph: ClientGraph | str | None,
+    base: Path | None,
 ) -> Iterator[tuple[str, str]]:
-    """The methods that refuse this setting, with their reasons. If Local does, the setting itself is wrong."""
+    """The methods that refuse this setting, with their reasons. If Local does, the setting itself is wrong.
+
+    Folders that belong to other settings are refused here, too: before anything is trained.
+    """
     for method in methods:
         try:
-            Run(federation, model, method, options, graph).clients.close()
+            run = Run(federation, model, method, options, graph, _folder(base, method, options.seed))
         except FedkinError as problem:
             if method.name == "local":
                 raise
             yield method.name, str(problem)
+        else:
+            run.clients.close()
+            _refuse_other_settings(run)
 
 
 def _take_up(run: Run, model: ModelLike) -> Result | None:
     """The result, if the run's folder holds it finished; else None, with the run brought to its last checkpoint."""
-    if run.out is None or not (run.out / "config.toml").exists():
+    _refuse_other_settings(run)
+    if run.out is None:
         return None
-    _refuse_other_settings(run, run.out)
     if (run.out / "result.safetensors").exists():
         result = load(run.out, model)
         if result.facts["finished"]:
@@ -208,8 +219,11 @@ def _take_up(run: Run, model: ModelLike) -> Result | None:
     return None
 
 
-def _refuse_other_settings(run: Run, out: Path) -> None:
+def _refuse_other_settings(run: Run) -> None:
     """A folder belongs to one setting: never mix results of two."""
+    out = run.out
+    if out is None or not (out / "config.toml").exists():
+        return
     stored = tomllib.loads((out / "config.toml").read_text())
     ours = tomllib.loads(tomli_w.dumps(run.config()))
     for section in ("data", "model", "algorithm", "run"):

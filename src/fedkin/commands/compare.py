@@ -153,7 +153,7 @@ def describe(settings: Settings) -> dict[str, Any]:
 
 
 class Bars:
-    """One progress bar per method, over all seeds, on standard error."""
+    """One progress bar per method, over all seeds, on standard error, from the first round on."""
 
     def __init__(self, methods: Sequence[str], seeds: Sequence[int], rounds: int) -> None:
         from rich.console import Console
@@ -173,7 +173,6 @@ class Bars:
         self.bars = {name: self.progress.add_task(name, total=total, start=False, news="") for name in order}
 
     def __enter__(self) -> Bars:
-        self.progress.start()
         return self
 
     def __exit__(
@@ -189,6 +188,7 @@ class Bars:
 
         class Advance(Callback):
             def on_start(self, run: Any) -> None:
+                progress.start()
                 progress.start_task(bar)
                 progress.update(bar, completed=before + run.state.round, news=f"seed {seed}")
 

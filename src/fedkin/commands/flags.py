@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 DATA, METHOD, RUN, OUTPUT = "Data", "Method", "Run", "Output"
+
+
+def _writable(path: Path | None) -> Path | None:
+    """Refuse a file that could not be written, before an hour of training goes by."""
+    if path is not None and (path.is_dir() or not os.access(_existing(path.absolute().parent), os.W_OK)):
+        raise typer.BadParameter(f"{path} cannot be written; choose another file")
+    return path
+
+
+def _existing(folder: Path) -> Path:
+    return folder if folder.exists() else _existing(folder.parent)
 
 
 def _option(*names: str, help: str, panel: str, **more: Any) -> Any:
@@ -46,7 +58,10 @@ Seed = Annotated[int | None, _option("--seed", help="seed of all random numbers 
 EvalEvery = Annotated[int | None, _option("--eval-every", help="evaluate every so many rounds", panel=RUN)]
 Dtype = Annotated[str | None, _option("--dtype", help="float32 or float64 (default: float32)", panel=RUN)]
 Engine = Annotated[str | None, _option("--engine", help="who runs the clients (default: in_process)", panel=RUN)]
-Json = Annotated[Path | None, _option("--json", help="write everything a program needs", panel=OUTPUT, metavar="FILE")]
+Json = Annotated[
+    Path | None,
+    _option("--json", help="write everything a program needs", panel=OUTPUT, metavar="FILE", callback=_writable),
+]
 File = Annotated[
     Path | None, typer.Argument(help="settings (TOML); flags override them", metavar="FILE.toml", show_default=False)
 ]
