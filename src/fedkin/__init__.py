@@ -24,6 +24,7 @@ _PUBLIC = {
     "data": "fedkin.data",
     "graphs": "fedkin.graphs",
     "models": "fedkin.models",
+    "theory": "fedkin.theory",
 }
 __all__ = [
     "ClientGraph",
@@ -38,11 +39,12 @@ __all__ = [
     "load",
     "models",
     "resume",
+    "theory",
     "train",
 ]
 
 if TYPE_CHECKING:
-    from fedkin import algorithms, couplings, data, graphs, models
+    from fedkin import algorithms, couplings, data, graphs, models, theory
     from fedkin.errors import FedkinError
     from fedkin.federation import Federation
     from fedkin.graphs import ClientGraph
