@@ -70,3 +70,15 @@ def test_plain_numbers_for_other_data():
         predict(result, federation.names[0], flat.iloc[:, :5])
     with pytest.raises(FedkinError, match="no finite number"):
         predict(result, federation.names[0], flat.mask(flat > 0.9))
+
+
+def test_command(visits, tmp_path):
+    from typer.testing import CliRunner
+
+    from fedkin.cli import app
+
+    folder, frame, _, result = visits
+    frame.head(7).to_csv(tmp_path / "new.csv", index=False)
+    said = CliRunner().invoke(app, ["predict", str(folder / "run"), "--client", "site-2", str(tmp_path / "new.csv")])
+    assert said.exit_code == 0
+    assert said.output == predict(result, "site-2", frame.head(7)).to_csv(index=False)

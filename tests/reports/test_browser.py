@@ -212,6 +212,11 @@ def test_prints(browser, page):
     show(browser, page, dark=True)
     pdf = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
     assert pdf.startswith(b"%PDF")
+    show(browser, page, width=720)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    table = "const t = document.getElementById('table'); return t.offsetWidth - t.parentElement.clientWidth"
+    assert browser.execute_script(table) <= 0
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     assert browser.get_log("browser") == []
 
 
