@@ -82,7 +82,10 @@ class State:
 
 @dataclass(frozen=True)
 class LocalWork:
-    """One question of local training: the task, and what it takes besides rows and the settings of `Sgd`."""
+    """One question of local training: the task, and what it takes besides rows and the settings of `Sgd`.
+
+    `per_client` may replace the "rows", where training does not start from what `received` says.
+    """
 
     task: str = "train"
     per_client: Mapping[str, Tensor] = field(default_factory=dict)
@@ -188,7 +191,7 @@ class Algorithm(Sgd):
         work = self.local(state, ids, setting)
         private = self.private(setting)
         rows = self.received(state, setting)[torch.from_numpy(ids)]
-        per_client = {**work.per_client, "rows": rows[:, setting.shared_columns(private)] if private else rows}
+        per_client = {"rows": rows[:, setting.shared_columns(private)] if private else rows, **work.per_client}
         sgd = self.model_dump(include=set(Sgd.model_fields))
         shared = {"sgd": sgd, "round": state.round + 1, "private": private, **work.shared, **options}
         return clients.ask(work.task, ids, per_client, shared, bill=bill)

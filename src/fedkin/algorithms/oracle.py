@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from fedkin.algorithm import Algorithm, Setting, State, mix
+from fedkin.clustering import Labels, told_labels
 from fedkin.couplings import ClusterAverage
 from fedkin.engines.clients import Replies
 from fedkin.errors import FedkinError
-
-Label = int | str
-
-
-def _as_list(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 class Oracle(Algorithm):
@@ -32,28 +27,18 @@ class Oracle(Algorithm):
     name: ClassVar[str] = "oracle"
     title: ClassVar[str] = "Oracle"
 
-    clusters: Annotated[dict[str, Label] | tuple[Label, ...] | None, BeforeValidator(_as_list)] = Field(
+    clusters: Labels | None = Field(
         None, description="cluster of each client: {name: label} or labels in order (default: the data's own truth)"
     )
 
     def labels(self, setting: Setting) -> np.ndarray:
         """The cluster label of every client, (K,)."""
-        if isinstance(self.clusters, dict):
-            missing = [name for name in setting.names if name not in self.clusters]
-            if missing:
-                raise FedkinError(f"oracle: clusters has no label for client {missing[0]!r}; give every client one")
-            found: Any = [self.clusters[name] for name in setting.names]
-        elif self.clusters is not None:
-            found = self.clusters
-        elif "cluster" in setting.truth:
-            found = setting.truth["cluster"]
-        else:
+        found = told_labels("oracle: clusters", self.clusters, setting.names, setting.truth)
+        if found is None:
             raise FedkinError(
                 "oracle: the true clusters of this federation are unknown; pass clusters={client name: label}"
             )
-        if len(found) != len(setting):
-            raise FedkinError(f"oracle: clusters has {len(found)} labels for {len(setting)} clients; give one each")
-        return np.array([str(label) for label in found])
+        return found
 
     def check(self, setting: Setting) -> None:
         self.labels(setting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedkin.couplings import schedules
 from fedkin.couplings.averages import Average, ClusterAverage, Identity
+from fedkin.couplings.clusters import ClusterPropagation
 from fedkin.couplings.coupling import Coupling
 from fedkin.couplings.denoisers import Denoiser, denoiser
 from fedkin.couplings.filters import GraphFilter
@@ -14,6 +15,7 @@ from fedkin.couplings.plug import graph_denoiser
 __all__ = [
     "Average",
     "ClusterAverage",
+    "ClusterPropagation",
     "Coupling",
     "Denoiser",
     "GraphFilter",

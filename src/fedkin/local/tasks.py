@@ -108,6 +108,8 @@ class Trained:
     """Mean training loss, (k,)."""
     personal: Tensor | None = None
     """The client's own model, (k, B), where it is not the trained row (Ditto, pFedMe)."""
+    start: Tensor | None = None
+    """Where training began, (k, B), where that is not the received row (IFCA)."""
     keep: dict[str, Tensor] = field(default_factory=dict)
     """Private state to keep: name → (k, …)."""
     extra: dict[str, Tensor] = field(default_factory=dict)
@@ -134,7 +136,8 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
             counters = shard.private("counters", shard.spec.initial_counters)[request.ids].clone()
             trained = function(shard, request, rows, counters)
             n = shard.spec.layout.n_parameters
-            reply = {"loss": trained.loss, "moved": (trained.rows - rows)[:, :n].norm(dim=1).double(), **trained.extra}
+            way = trained.rows - (rows if trained.start is None else trained.start)
+            reply = {"loss": trained.loss, "moved": way[:, :n].norm(dim=1).double(), **trained.extra}
             model = trained.rows if trained.personal is None else trained.personal
             reply |= _evaluated(shard, request.ids, model, request.shared.get("evaluate", []))
             if request.shared.get("disclose"):

@@ -1,0 +1,171 @@
+"""FedCedar: cluster the clients' models, connect the centres, propagate along that graph, hand the models back."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedkin.algorithm import Algorithm, Setting, State, mix, place
+from fedkin.clustering import Labels, by_name, k_means, lasting_names, rand_index, told_labels
+from fedkin.couplings.clusters import MEAN, ClusterPropagation, SimOn, averaging, cosines, relate, remember
+from fedkin.engines.clients import Replies
+from fedkin.errors import FedkinError
+from fedkin.streams import client_keys
+
+NAMED = 200
+"""Up to so many clients, the log names those in each cluster and under each condition; above, it counts them."""
+DRAWN = 20
+"""Up to so many clusters, the log holds their relation R."""
+INITIAL, OWN_CLUSTER, MEAN_OF_CLUSTERS, REMEMBERED = range(4)
+"""Where the model a client receives comes from."""
+
+
+class FedCedar(Algorithm):
+    """Clusters of clients as the nodes of a graph that is found anew in every round.
+
+        w_n ← SGD from the received model, n in the cohort S
+        clusters: k-means with K clusters on {w_n};   c_k = mean of the members of cluster k
+        R: r_ij = max(cos(c_i, c_j), 0), each row scaled to sum 1, self included
+        Ŵ = Rᴾ C:  the models of the clusters after P propagations
+        next round: who was in S receives ŵ of its cluster (condition 1), others the mean of all ŵ (condition 2)
+
+    Models are compared by their trainable parameters; batch-norm buffers are averaged and propagated with them. If fewer
+    than K clients answer, each is a cluster of its own. Clusters keep their names from round to round as far as their
+    members stay, which `memory` builds on: a client that sat out receives its last cluster's model of this round.
+
+    With nearby initial weights all cosines are close to 1, R close to 1/K everywhere, and two propagations all but average
+    the centres: watch `diagonal` in the log (1/K: no contrast, 1: no exchange). `sim_on`, `temperature` and `minmax` are
+    there to bring contrast back; see docs/fedcedar.md.
+
+    K = 1 is FedAvg with equal weights; P = 0 is the ablation as2; P → ∞ gives all clusters one model.
+
+    Reference: Wang et al., Rethinking Personalized Federated Learning with Clustering-based Dynamic Graph Propagation, 2024.
+    """
+
+    name: ClassVar[str] = "fedcedar"
+    title: ClassVar[str] = "FedCedar"
+    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+
+    clusters: int = Field(5, ge=1, description="clusters K; fewer are used when fewer clients answer")
+    propagations: int = Field(2, ge=0, description="propagations P along the graph of the centres")
+    ablation: Literal["as1", "as2", "as3"] | None = Field(
+        None, description="as1: no clusters, every client a node; as2: no graph (P = 0); as3: one model for everyone"
+    )
+    sim_on: SimOn = Field(
+        "params", description="cosine of what: the centres, their round updates, or centres minus their mean"
+    )
+    temperature: float | None = Field(
+        None, gt=0, description="softmax of cos/T instead of clipping and scaling; smaller T: more contrast"
+    )
+    minmax: bool = Field(False, description="stretch the cosines between different centres to [0, 1] first")
+    memory: bool = Field(False, description="who sat out receives its last cluster's model, not the mean of all")
+    period: int | None = Field(
+        None, ge=1, description="every so many rounds, sample the cohort evenly inside each group of clients"
+    )
+    groups: Labels | None = Field(
+        None, description="group of each client: {name: label} or labels in order (default: the data's own truth)"
+    )
+
+    def known_groups(self, setting: Setting) -> np.ndarray | None:
+        """The true group of every client, (K,), where somebody knows it: for `period` and the Rand index."""
+        return told_labels(f"{self.name}: groups", self.groups, setting.names, setting.truth)
+
+    def check(self, setting: Setting) -> None:
+        if self.known_groups(setting) is None and self.period is not None:
+            raise FedkinError(
+                f"{self.name}: period={self.period} samples inside groups, but this federation tells none; "
+                "pass groups={client name: label}, or leave period out"
+            )
+
+    def start(self, setting: Setting) -> State:
+        nobody = torch.full((len(setting),), -1, dtype=torch.int64)
+        return super().start(setting).with_arrays(cluster=nobody, source=torch.full_like(nobody, INITIAL))
+
+    def cohort(self, round: int, size: int, setting: Setting) -> np.ndarray:
+        groups = self.known_groups(setting)
+        if self.period is None or round % self.period or groups is None or size >= len(setting):
+            return super().cohort(round, size, setting)
+        draws = setting.streams.words("cohort", round, client_keys(setting.names))
+        chosen = []
+        for group in np.unique(groups):
+            members = np.flatnonzero(groups == group)
+            share = max(1, int(size * len(members) / len(setting) + 0.5))
+            chosen.append(members[np.argsort(draws[members], kind="stable")[:share]])
+        return np.sort(np.concatenate(chosen))
+
+    def couple(self, state: State, replies: Replies, setting: Setting) -> State:
+        ids, n = by_name(replies.ids, setting.names), setting.spec.layout.n_parameters
+        state = self._say_once(state, len(ids))
+        trained, last = place(state.rows, replies), state.arrays["cluster"].numpy()
+        labels, names = self._assign(trained[ids, :n], ids, last, state.round + 1, setting)
+        cluster = last.copy()
+        cluster[ids] = names[labels]
+        active = np.isin(setting.everyone, ids)
+        hand_back = np.where(active | self.memory, remember(names, cluster), MEAN)
+        if self.ablation == "as3":
+            hand_back = np.full_like(hand_back, MEAN)
+        relation = self._relation(labels, trained[ids, :n], state.rows[ids, :n])
+        propagations = 0 if self.ablation == "as2" else self.propagations
+        coupling = ClusterPropagation(ids, labels, hand_back, relation, propagations)
+        state = state.with_log(**self._report(state, coupling, names, setting))
+        source = np.where(active, OWN_CLUSTER, REMEMBERED)
+        source[hand_back == MEAN] = MEAN_OF_CLUSTERS
+        state = state.with_arrays(cluster=torch.from_numpy(cluster), source=torch.from_numpy(source))
+        return mix(state, replies, coupling, trained=trained)
+
+    def _assign(
+        self, weights: Tensor, ids: np.ndarray, last: np.ndarray, round: int, setting: Setting
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The cluster of each member, codes (m,), and the lasting names of the clusters, (c,)."""
+        if self.ablation == "as1":
+            return np.arange(len(ids)), ids
+        labels = k_means(weights, self.clusters, setting.streams.integer("kmeans", round))
+        return labels, lasting_names(labels, last[ids], self.clusters)
+
+    def _relation(self, labels: np.ndarray, trained: Tensor, received: Tensor) -> np.ndarray:
+        """R (c, c) from what the members had received and what they made of it, (m, P) each."""
+        average = torch.as_tensor(averaging(labels), dtype=trained.dtype)
+        centres = average @ (trained - received if self.sim_on == "updates" else trained)
+        if self.sim_on == "centred":
+            centres = centres - centres.mean(dim=0)
+        return relate(cosines(centres), self.temperature, self.minmax)
+
+    def _say_once(self, state: State, answered: int) -> State:
+        if answered >= self.clusters or self.ablation == "as1" or state.values.get("said_fewer"):
+            return state
+        warnings.warn(
+            f"{self.name}: clusters = {self.clusters}, more than the active clients ({answered}) in round "
+            f"{state.round + 1}; such rounds use one cluster per client",
+            stacklevel=2,
+        )
+        return state.with_values(said_fewer=True)
+
+    def _report(
+        self, state: State, coupling: ClusterPropagation, names: np.ndarray, setting: Setting
+    ) -> dict[str, Any]:
+        """What the log says of a round: the clusters, their relation, and where its clients' models had come from."""
+        ids, labels, relation = coupling.members, coupling.labels, coupling.relation
+        apart = relation[~np.eye(len(relation), dtype=bool)]
+        report: dict[str, Any] = {
+            "cluster_sizes": np.bincount(labels).tolist(),
+            "diagonal": float(relation.diagonal().mean()),
+            "off_diagonal": float(apart.mean()) if len(apart) else 0.0,
+        }
+        if len(relation) <= DRAWN:
+            report["relation"] = relation.tolist()
+        groups = self.known_groups(setting)
+        if groups is not None and len(ids) > 1 and self.ablation != "as1":
+            report["rand_index"] = rand_index(labels, groups[ids])
+        source = state.arrays["source"].numpy()[ids]
+        by_source = {"condition_1": OWN_CLUSTER, "condition_2": MEAN_OF_CLUSTERS, "remembered": REMEMBERED}
+        report |= {key: int((source == code).sum()) for key, code in by_source.items()}
+        if len(setting) <= NAMED:
+            named = np.array(setting.names)[ids]
+            report["clusters"] = {str(name): named[labels == code].tolist() for code, name in enumerate(names)}
+            report |= {f"{key}_clients": named[source == code].tolist() for key, code in by_source.items()}
+        return report

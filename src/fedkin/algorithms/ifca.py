@@ -1,0 +1,160 @@
+"""IFCA: several models, and every client trains the one that fits its data best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix
+from fedkin.clustering import in_order, rand_index
+from fedkin.couplings.clusters import ClusterPropagation, remember
+from fedkin.engines.clients import Clients, Replies
+from fedkin.local.sgd import Sgd
+from fedkin.local.shard import Shard
+from fedkin.local.tasks import Request, Trained, client_task, training_task
+from fedkin.local.training import evaluate, train
+
+
+class IFCA(Algorithm):
+    """The iterative federated clustering algorithm: p models go out, one comes back from each client.
+
+        j_k = argmin_j f_k(θ_j) on the client's training samples
+        average="model":     w_k ← SGD from θ_{j_k};  θ_j ← mean of {w_k : j_k = j}
+        average="gradient":  θ_j ← θ_j − γ · mean of {∇f_k(θ_j) : j_k = j}, one batch of `batch_size` samples each
+
+    A model that nobody chose stays as it is. The server learns the choice and the trained row, never the losses. The mean
+    is over the clients of a cluster: equal (the paper's), or by their numbers of samples with `weights="size"`, so that
+    p = 1 is FedAvg. A round sends p models to a client and one back. *Pre* is the model a client chooses after the round.
+
+    All θ_j start from different random weights, and much depends on them. With `restarts` r > 1, r sets of p models are
+    trained side by side by the same cohorts for `trial_rounds` rounds (r times the work and traffic), then the set with the
+    smallest training loss goes on alone.
+
+    Reference: Ghosh et al., An Efficient Framework for Clustered Federated Learning, 2020.
+    """
+
+    name: ClassVar[str] = "ifca"
+    title: ClassVar[str] = "IFCA"
+
+    clusters: int = Field(4, ge=1, description="models p")
+    average: Literal["model", "gradient"] = Field(
+        "model", description="average trained models, or gradients of one batch"
+    )
+    weights: Literal["equal", "size"] = Field("equal", description="clients of a cluster count alike, or by samples")
+    restarts: int = Field(1, ge=1, description="sets of initial weights to try")
+    trial_rounds: int = Field(3, ge=1, description="rounds after which the best set is kept, if there are several")
+
+    def start(self, setting: Setting) -> State:
+        count = self.restarts * self.clusters
+        rows = torch.stack([setting.spec.initial_row(setting.streams, index) for index in range(count)])
+        models = rows.view(self.restarts, self.clusters, -1)
+        choice = torch.full((self.restarts, len(setting)), -1, dtype=torch.int64)
+        return super().start(setting).with_arrays(models=models, choice=choice).with_values(leads=0)
+
+    def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
+        models, nothing = state.arrays["models"], torch.zeros((len(ids), 0), dtype=setting.spec.dtype)
+        settings = self.model_dump(include=set(Sgd.model_fields))
+        if self.average == "gradient":
+            settings["steps"] = 1
+        return LocalWork(f"{__name__}:ifca", {"rows": nothing}, {"models": models, "sgd": settings})
+
+    def round(self, state: State, clients: Clients, cohort: np.ndarray, setting: Setting) -> State:
+        """One round of every set of models that is still on trial."""
+        tried = []
+        for number in range(len(state.arrays["models"])):
+            tried.append(super().round(one_of(state, number), clients, cohort, setting))
+        losses = [np.inf if set_.log["train_loss"] is None else set_.log["train_loss"] for set_ in tried]
+        leads = int(np.argmin(losses))
+        if len(tried) > 1:
+            tried[leads] = tried[leads].with_log(trial_loss=losses)
+        if state.round + 1 < self.trial_rounds:
+            return together(tried, leads)
+        return together([tried[leads]], 0)
+
+    def couple(self, state: State, replies: Replies, setting: Setting) -> State:
+        chosen, ids = replies["choice"].numpy(), replies.ids
+        choice = state.arrays["choice"].clone()
+        choice[ids] = replies["choice"]
+        formed, labels = in_order(chosen)
+        sizes = setting.sizes[ids] if self.weights == "size" else None
+        coupling = ClusterPropagation(ids, labels, remember(formed, choice.numpy()), weights=sizes)
+        state = mix(holding(state, choice), replies, coupling)
+        one_member = torch.from_numpy(np.array([ids[labels == code][0] for code in range(len(formed))]))
+        arrays = {"models": _updated(state.arrays["models"], formed, state.rows[one_member]), "choice": choice}
+        if "influence" in state.arrays:
+            arrays["shaped"] = _updated(state.arrays["shaped"], formed, state.arrays["influence"][one_member])
+        log: dict[str, Any] = {"cluster_sizes": np.bincount(chosen, minlength=self.clusters).tolist()}
+        if "cluster" in setting.truth and len(ids) > 1:
+            log["rand_index"] = rand_index(chosen, setting.truth["cluster"][ids])
+        return state.with_arrays(**arrays).with_log(**log)
+
+    def evaluate(
+        self, state: State, clients: Clients, setting: Setting, post: bool, parts: list[str], disclose: bool = False
+    ) -> Replies:
+        state = one_of(state, state.values["leads"])
+        if not post:
+            shared = {"models": state.arrays["models"]}
+            replies = clients.ask(f"{__name__}:ifca_choice", setting.everyone, shared=shared, bill=False)
+            choice = state.arrays["choice"].clone()
+            choice[replies.ids] = replies["choice"]
+            state = holding(state, choice)
+        return super().evaluate(state, clients, setting, post, parts, disclose)
+
+
+def one_of(state: State, number: int) -> State:
+    """One of the sets of models on trial as a state of its own: models (p, B), choice (K,), shaped (p, K)."""
+    own = {name: state.arrays[name][number] for name in ("models", "choice", "shaped") if name in state.arrays}
+    return replace(state, arrays={**state.arrays, **own})
+
+
+def together(sets: list[State], leads: int) -> State:
+    """All sets in one state, with the rows, the influence and the log of the one that leads."""
+    names = [name for name in ("models", "choice", "shaped") if name in sets[leads].arrays]
+    return (
+        sets[leads].with_arrays(**{n: torch.stack([s.arrays[n] for s in sets]) for n in names}).with_values(leads=leads)
+    )
+
+
+def holding(state: State, choice: Tensor) -> State:
+    """Every client with the row of the model it chose, and with what shaped that model for its influence."""
+    picked = choice.clamp(min=0)
+    state = state.with_arrays(rows=state.arrays["models"][picked])
+    if "influence" not in state.arrays:
+        return state
+    shaped = state.arrays.get("shaped")
+    if shaped is None:
+        shaped = torch.zeros((len(state.arrays["models"]), len(choice)), dtype=torch.float64)
+    return state.with_arrays(shaped=shaped, influence=shaped[picked])
+
+
+def _updated(values: Tensor, index: np.ndarray, new: Tensor) -> Tensor:
+    values = values.clone()
+    values[index] = new
+    return values
+
+
+def choose(shard: Shard, ids: np.ndarray, models: Tensor) -> Tensor:
+    """The model (of p, B) with the smallest loss on each client's training samples, (k,); the first of equals."""
+    losses = [evaluate(shard, ids, model.expand(len(ids), -1), "train")["loss"] for model in models]
+    return torch.stack(losses).nan_to_num(nan=torch.inf).argmin(dim=0)
+
+
+@client_task("ifca_choice")
+def tell_choice(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """Which of the shared models each client would take."""
+    return {"choice": choose(shard, request.ids, request.shared["models"].to(shard.spec.dtype))}
+
+
+@training_task("ifca")
+def choose_and_train(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -> Trained:
+    """Choose among the shared models, then plain training from the chosen one."""
+    models = request.shared["models"].to(shard.spec.dtype)
+    choice = choose(shard, request.ids, models)
+    settings = Sgd(**request.shared["sgd"])
+    trained, loss = train(shard, request.ids, models[choice], settings, request.shared["round"], counters=counters)
+    return Trained(trained, loss, start=models[choice], extra={"choice": choice})
