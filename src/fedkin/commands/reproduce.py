@@ -1,0 +1,208 @@
+"""fedkin reproduce: the published tables and figures, run again, beside what the papers print."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedkin.commands import flags
+from fedkin.commands.run import INTERRUPTED
+
+if TYPE_CHECKING:
+    from fedkin.reproduction.cells import Cell
+    from fedkin.reproduction.reproduce import Plan
+
+CELLS = "Cells"
+
+
+def _option(*names: str, help: str, panel: str = flags.RUN, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+def reproduce(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(help="tables or figures (default: list them all)", metavar="[NAME...]", show_default=False),
+    ] = None,
+    scale: Annotated[
+        str, _option("--scale", help="smoke (seconds), desk (about 20 minutes on two cores) or paper (as published)")
+    ] = "desk",
+    rows: Annotated[str | None, _option("--rows", help="only these methods", panel=CELLS, metavar="A,B")] = None,
+    columns: Annotated[str | None, _option("--columns", help="only these settings", panel=CELLS, metavar="A,B")] = None,
+    seeds: Annotated[int | None, _option("--seeds", help="how many seeds, instead of the scale's", panel=CELLS)] = None,
+    any_code: Annotated[
+        bool, _option("--any-code", help="keep cells computed by an older version of the code", panel=CELLS)
+    ] = False,
+    jobs: Annotated[int | None, _option("--jobs", help="cells side by side (default: one per core)")] = None,
+    out: Annotated[Path, _option("--out", help="where cells are kept", panel=flags.OUTPUT, metavar="DIR")] = Path(
+        "results"
+    ),
+    show: Annotated[bool, _option("--show", help="compute nothing, show what is kept", panel=flags.OUTPUT)] = False,
+    render: Annotated[
+        Path | None,
+        _option("--render", help="write the page about all kept results", panel=flags.OUTPUT, metavar="FILE.md"),
+    ] = None,
+    json: flags.Json = None,
+) -> None:
+    """Reproduce a published table or figure. Without a name: list them, what they need, and how long they take here.
+
+    Cells that are kept are not computed again; after an interruption the same command goes on.
+
+    \b
+    Examples:
+      fedkin reproduce
+      fedkin reproduce fedu.table1 --scale desk --columns har_convex
+      fedkin reproduce fedpnp.table1 --scale paper --rows local,fedavg,soft_0005
+      fedkin reproduce --render docs/reproduction.md
+    """
+    from fedkin.files import write_json
+
+    if render is not None:
+        from fedkin.commands.show import wrote
+        from fedkin.reproduction.page import write_page
+
+        wrote(write_page(out, render))
+        return
+    if not tables:
+        write_listing(out, json)
+        return
+    chosen = [_plan(name, scale, out, rows, columns, seeds, any_code) for name in tables]
+    done = True
+    if not show:
+        for plan in chosen:
+            done = done and _run(plan, jobs)
+    summaries = [plan.summary() for plan in chosen]
+    for plan, summary in zip(chosen, summaries):
+        print_summary(plan, summary)
+    if json is not None:
+        write_json(json, {"tables": summaries})
+    if not done:
+        print("interrupted; the same command goes on where it stopped, nothing computed is lost", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _plan(
+    name: str, scale: str, out: Path, rows: str | None, columns: str | None, seeds: int | None, any_code: bool
+) -> Plan:
+    from fedkin.reproduction.reproduce import plan
+
+    return plan(name, scale, out, _names(rows), _names(columns), seeds, any_code, download=True)
+
+
+def _run(plan: Plan, jobs: int | None) -> bool:
+    from fedkin.reproduction.reproduce import cores, run
+
+    for what, reason in plan.missing.items():
+        print(f"left out {what}: {reason}", file=sys.stderr)
+    kept = len({cell.path for cell in plan.cells if cell.path.exists()} - {cell.path for cell in plan.todo})
+    reduced = plan.table.scale(plan.scale).says or "as published"
+    side = min(cores() if jobs is None else jobs, max(1, len(plan.todo)))
+    print(
+        f"{plan.table.name} at {plan.scale} scale ({reduced}): {len(plan.todo)} cells to compute, {side} side by side; "
+        f"{kept} kept in {plan.folder}",
+        file=sys.stderr,
+    )
+    with Progress(plan) as progress:
+        return run(plan, jobs, progress.tell)
+
+
+class Progress:
+    """Rounds done of all rounds, with the time left; where there is no terminal, a line per finished cell."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.rounds: dict[str, int] = {cell.path.name: 0 for cell in plan.todo}
+        self.total = sum(cell.rounds for cell in plan.todo)
+        self.cells, self.finished, self.started = len(plan.todo), 0, time.monotonic()
+        self.bar: Any = None
+
+    def __enter__(self) -> Progress:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        if sys.stderr.isatty() and self.total:
+            text = TextColumn("{task.fields[news]}")
+            self.bar = Bar(BarColumn(bar_width=24), TimeElapsedColumn(), text, console=Console(stderr=True))
+            self.bar.start()
+            self.work = self.bar.add_task("", total=self.total, news="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def tell(self, cell: Cell, kind: str, detail: Any) -> None:
+        """What a cell has to say of itself (see `fedkin.reproduction.pool`)."""
+        from fedkin.reproduction.text import duration
+
+        self.rounds[cell.path.name] = cell.rounds if kind == "done" else int(detail or 0) if kind == "round" else 0
+        self.finished += kind == "done"
+        done, spent = sum(self.rounds.values()), time.monotonic() - self.started
+        left = duration(spent * (self.total - done) / done) if done else "?"
+        news = f"{self.finished} of {self.cells} cells, about {left} left"
+        if kind == "crashed":
+            print(f"{cell.label} broke off ({detail}); run the command again to retry it", file=sys.stderr)
+        if self.bar is not None:
+            self.bar.update(self.work, completed=done, news=f"{news} · {cell.label}")
+        elif kind == "done":
+            print(f"{cell.label} done; {news}", file=sys.stderr)
+
+
+def print_summary(plan: Plan, summary: dict[str, Any]) -> None:
+    """The table with verdicts, the claims, the doubts."""
+    from fedkin.commands.show import console, table
+    from fedkin.reproduction import text
+
+    screen = console()
+    screen.print(f"\n{summary['title']} ({plan.scale}: {summary['reduced'] or 'as published'})")
+    for title, lines in text.blocks(plan.table, summary):
+        if any(line[2] != "–" or line[3] != "–" for line in lines):
+            made = table(title, *text.HEAD[1:])
+            made.columns[0].no_wrap = made.columns[-1].no_wrap = False
+            made.columns[-1].justify = "left"
+            for line in lines:
+                made.add_row(*line)
+            screen.print(made)
+    for says, marks in text.claims(plan.table, summary) if plan.scale != "smoke" else ():
+        screen.print(f"• {says}\n    {marks}")
+    if plan.table.kind == "figure":
+        screen.print(f"published shape: {plan.table.shows}")
+        if (plan.folder / "figure.png").exists():
+            screen.print(f"picture: {plan.folder / 'figure.png'}")
+    if summary["older_code"]:
+        screen.print(
+            f"{summary['older_code']} cells are of an older version of the code (kept by --any-code or --show)"
+        )
+    for note in (*summary["notes"], *summary["uncertain"]):
+        screen.print(f"note: {note}")
+
+
+def write_listing(out: Path, json: Path | None) -> None:
+    """All tables and figures: what they need, what is kept, how long they take here."""
+    from fedkin.commands.show import console, table, working, wrote
+    from fedkin.files import write_json
+    from fedkin.reproduction.estimate import listing
+    from fedkin.reproduction.text import duration
+
+    with working("measuring how fast this machine trains …"):
+        found = listing(out)
+    made = table("name", "desk", "paper", "kept", "needs", caption="times estimated from a short probe on this machine")
+    for entry in found:
+        times = [duration(entry["seconds"][scale]) if entry["seconds"][scale] else "–" for scale in ("desk", "paper")]
+        made.add_row(entry["name"], *times, ", ".join(entry["kept"]) or "–", entry["needs"])
+    made.columns[-1].no_wrap, made.columns[-1].justify = False, "left"
+    console().print(made)
+    if json is not None:
+        write_json(json, {"tables": found})
+        wrote(json)

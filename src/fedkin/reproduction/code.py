@@ -1,0 +1,75 @@
+"""The version of the code that matters for a cell: its method, its data, and everything these import.
+
+Comments, docstrings and layout do not count, nor do modules that only talk to the user.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+SPEECH = ("errors", "files", "callbacks", "history", "checkpoint", "reports", "commands", "cli", "config", "compare")
+"""Rooms of fedkin that change no number."""
+LOOP = ("fedkin.run", "fedkin.summary", "fedkin.engines.in_process")
+
+
+def version(settings: Mapping[str, Any]) -> str:
+    """A short hash of the source that these settings (see `Table.settings`) run through."""
+    if "function" in settings:
+        roots = {settings["function"].partition(":")[0]}
+    else:
+        from fedkin.data.registry import get
+
+        roots = {f"fedkin.algorithms.{settings['algorithm']}", get(settings["data"]["name"]).build.__module__}
+        roots |= {"fedkin.models.spec", "fedkin.data.federate", *LOOP}
+    seen: dict[str, str] = {}
+    waiting = sorted(roots)
+    while waiting:
+        module = waiting.pop()
+        if module in seen or module.removeprefix("fedkin.").split(".")[0] in SPEECH:
+            continue
+        source = _read(module)
+        if source is None:
+            continue
+        tree, seen[module] = source
+        if module != "fedkin.run":  # it knows every method; what a cell needs of it comes from the other roots
+            waiting += sorted(_imported(module, tree))
+    text = "\n".join(f"{module} {seen[module]}" for module in sorted(seen))
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+@cache
+def _read(module: str) -> tuple[ast.Module, str] | None:
+    """The parsed source of a module and a hash of it; None for names that are no modules of fedkin."""
+    try:
+        spec = find_spec(module)
+    except (ModuleNotFoundError, ValueError):
+        return None
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [entry for entry in body if not _is_text(entry)]  # type: ignore[attr-defined]
+    return tree, hashlib.blake2b(ast.dump(tree).encode(), digest_size=12).hexdigest()
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _imported(module: str, tree: ast.Module) -> Iterator[str]:
+    """The modules of fedkin that a module imports, also inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name.startswith("fedkin."))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedkin"):
+            if node.module != "fedkin":
+                yield str(node.module)
+            yield from (f"{node.module}.{name.name}" for name in node.names)

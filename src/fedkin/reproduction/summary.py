@@ -1,0 +1,144 @@
+"""From kept cells to what is reported: measured numbers beside published ones, verdicts, claims. All from JSON files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedkin.reproduction.cells import Cell, Record
+from fedkin.reproduction.tables import Table, When
+from fedkin.reproduction.verdicts import Number, check_claims, parse_published, verdict
+
+SPREAD = {"mean": "std", "global": "global_std"}
+"""The spread over clients that belongs to a mean over clients."""
+
+
+class Measured:
+    """All seeds of all cells of a table at one scale."""
+
+    def __init__(self, table: Table, scale: str, records: Mapping[tuple[str, str], Sequence[Record]]) -> None:
+        self.table, self.scale, self.records = table, scale, records
+
+    @classmethod
+    def read(cls, table: Table, scale: str, cells: Sequence[Cell]) -> Measured:
+        records: dict[tuple[str, str], list[Record]] = {}
+        for cell in cells:
+            record = cell.read()
+            if record is not None:
+                record |= {"current": record["code"] == cell.code, "file": cell.path.name}
+                records.setdefault((cell.row, cell.column), []).append(record)
+        return cls(table, scale, records)
+
+    def good(self, row: str, column: str) -> list[Record]:
+        return [record for record in self.records.get((row, column), ()) if "failed" not in record]
+
+    def number(self, row: str, column: str, statistic: str, when: When) -> Number | None:
+        """The mean over seeds, and the spread as the paper reports it: over clients (averaged) or over seeds."""
+        found = [record[when] for record in self.good(row, column) if record.get(when, {}).get(statistic) is not None]
+        if not found:
+            return None
+        factor = 100 if self.table.percent else 1
+        values = np.array([entry[statistic] for entry in found], dtype=float) * factor
+        spread: float | None = None
+        if self.table.spread == "clients" and SPREAD.get(statistic) in found[0]:
+            spread = float(np.mean([entry[SPREAD[statistic]] for entry in found])) * factor
+        elif self.table.spread != "none" and len(values) > 1:
+            spread = float(values.std())
+        return Number(float(values.mean()), spread)
+
+    def tested(self, row: str, column: str, statistic: str, published: Number | None) -> When:
+        """Pre or post, as the paper tests; where it does not say, what lies nearer to what it prints."""
+        moment = self.table.when(row)
+        if moment != "either":
+            return moment
+        pre, post = (self.number(row, column, statistic, when) for when in ("pre", "post"))
+        if published is None or pre is None or post is None:
+            return "post"
+        return "pre" if abs(pre.value - published.value) < abs(post.value - published.value) else "post"
+
+    def value(self, row: str, column: str, statistic: str, when: When | None) -> float | None:
+        """The mean for claims. Fine-tuning means tested after local training, whenever the others are tested."""
+        moment: When = when or ("pre" if self.table.when(row) == "pre" else "post")
+        if self.table.rows[row].algorithm == "fedavgft":
+            moment = "post"
+        number = self.number(row, column, statistic, moment)
+        return None if number is None else number.value
+
+
+def summarise(measured: Measured, missing: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Everything that is reported, ready for JSON. `missing` says why rows or columns could not be run."""
+    table, scale = measured.table, measured.scale
+    lines = [
+        _line(measured, row, column, statistic, place, missing or {})
+        for row, column in table.places("paper")
+        for place, statistic in enumerate(table.statistics)
+    ]
+    records = list({record["file"]: record for group in measured.records.values() for record in group}.values())
+    settings = table.scale(scale)
+    return {
+        "name": table.name,
+        "title": table.title,
+        "paper": table.paper,
+        "kind": table.kind,
+        "scale": scale,
+        "reduced": settings.says,
+        "seeds": max((len(group) for group in measured.records.values()), default=0),
+        "spread": table.spread,
+        "shows": table.shows,
+        "cells": lines,
+        "claims": check_claims(table, measured.value),
+        "uncertain": table.uncertain,
+        "notes": list(dict.fromkeys(note for record in records for note in record.get("notes", ()))),
+        "older_code": sum(not record["current"] for record in records),
+        "seconds": sum(record["seconds"] for record in records),
+        "versions": records[0]["versions"] if records else {},
+    }
+
+
+def _line(
+    measured: Measured, row: str, column: str, statistic: str, place: int, missing: Mapping[str, str]
+) -> dict[str, Any]:
+    """One published number and what was measured in its place."""
+    table = measured.table
+    text = table.rows[row].published.get(column)
+    published = None if text is None else parse_published(text)[place]
+    pre, post = (measured.number(row, column, statistic, when) for when in ("pre", "post"))
+    line: dict[str, Any] = {"row": row, "column": column, "statistic": statistic}
+    for name, number in (("published", published), ("pre", pre), ("post", post)):
+        line[name] = None if number is None else {"value": number.value, "spread": number.spread}
+    when = measured.tested(row, column, statistic, published)
+    line |= {"tested": when, "difference": None, "verdict": ""}
+    found = pre if when == "pre" else post
+    if found is None:
+        line["verdict"] = _absent(measured, row, column, missing)
+    elif published is None:
+        line["verdict"] = "not in the paper"
+    elif measured.scale == "smoke":
+        line["verdict"] = "not comparable: a smoke test"
+    else:
+        line["difference"] = found.value - published.value
+        line["verdict"] = _verdict(measured, column, published, found.value)
+    return line
+
+
+def _verdict(measured: Measured, column: str, published: Number, found: float) -> str:
+    caution = measured.table.columns[column].caution
+    if caution:
+        return f"not comparable: {caution}"
+    return verdict(published, found, measured.table.percent)
+
+
+def _absent(measured: Measured, row: str, column: str, missing: Mapping[str, str]) -> str:
+    failed = [record["failed"] for record in measured.records.get((row, column), ()) if "failed" in record]
+    if failed:
+        return f"broke off: {failed[0]}"
+    reason = missing.get(column) or missing.get(row)
+    if reason:
+        return f"not run: {reason}"
+    return (
+        "not run yet"
+        if (row, column) in measured.table.places(measured.scale)
+        else f"not run at {measured.scale} scale"
+    )
