@@ -197,7 +197,7 @@ def _unfit(
         except FedkinError as problem:
             if method.name == "local":
                 raise
-            yield method.name, str(problem)
+            yield method.name, str(problem).removeprefix(f"{method.name}: ")
         else:
             run.clients.close()
             _refuse_other_settings(run)

@@ -55,6 +55,7 @@ def compare(
     eval_every: flags.EvalEvery = None,
     dtype: flags.Dtype = None,
     engine: flags.Engine = None,
+    ray_address: flags.RayAddress = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -84,7 +85,7 @@ def compare(
     given = flags.layer(
         data=data, clients=clients, partition=partition, csv=csv, client=client, target=target, data_seed=data_seed,
         model=model, algorithms=listed, graph=graph, rounds=rounds, fraction=fraction, seed=seed, seeds=seeds,
-        eval_every=eval_every, dtype=dtype, engine=engine,
+        eval_every=eval_every, dtype=dtype, engine=engine, ray_address=ray_address,
     )  # fmt: skip
     layers = [config.read(file) if file else {}, given]
     everything = not any(layer.get(key) for layer in layers for key in ("algorithm", "algorithms"))
@@ -157,14 +158,13 @@ class Bars:
 
     def __init__(self, methods: Sequence[str], seeds: Sequence[int], rounds: int) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         self.seeds, self.rounds = list(seeds), rounds
         self.progress = Progress(
             TextColumn("{task.description:<12}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
             TextColumn("{task.fields[news]}"),
             console=Console(stderr=True),
         )
