@@ -57,7 +57,13 @@ Fraction = Annotated[float | None, _option("--fraction", help="share of clients 
 Seed = Annotated[int | None, _option("--seed", help="seed of all random numbers (default: 0)", panel=RUN)]
 EvalEvery = Annotated[int | None, _option("--eval-every", help="evaluate every so many rounds", panel=RUN)]
 Dtype = Annotated[str | None, _option("--dtype", help="float32 or float64 (default: float32)", panel=RUN)]
-Engine = Annotated[str | None, _option("--engine", help="who runs the clients (default: in_process)", panel=RUN)]
+Engine = Annotated[
+    str | None, _option("--engine", help="who runs the clients: in_process, ray (default: in_process)", panel=RUN)
+]
+RayAddress = Annotated[
+    str | None,
+    _option("--ray-address", help="join this Ray cluster (default: start one here)", panel=RUN, metavar="ADDRESS"),
+]
 Json = Annotated[
     Path | None,
     _option("--json", help="write everything a program needs", panel=OUTPUT, metavar="FILE", callback=_writable),
@@ -76,6 +82,8 @@ def layer(**given: Any) -> dict[str, dict[str, Any]]:
             raise typer.BadParameter("use --data or --csv, not both")
         data |= {"name": "csv", "path": str(given["csv"].expanduser().absolute())}
     run = {key: given.get(key) for key in ("rounds", "fraction", "seed", "seeds", "eval_every", "dtype", "engine")}
+    if given.get("ray_address") is not None:
+        run |= {"engine": run["engine"] or "ray", "engine_options": {"address": given["ray_address"]}}
     sections: dict[str, dict[str, Any]] = {
         "data": data,
         "model": {"name": given.get("model")},

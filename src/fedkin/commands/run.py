@@ -45,6 +45,7 @@ def run(
     eval_every: flags.EvalEvery = None,
     dtype: flags.Dtype = None,
     engine: flags.Engine = None,
+    ray_address: flags.RayAddress = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -92,7 +93,7 @@ def run(
     given = flags.layer(
         data=data, clients=clients, partition=partition, csv=csv, client=client, target=target, data_seed=data_seed,
         model=model, algorithm=algorithm, graph=graph, rounds=rounds, fraction=fraction, seed=seed,
-        eval_every=eval_every, dtype=dtype, engine=engine,
+        eval_every=eval_every, dtype=dtype, engine=engine, ray_address=ray_address,
     )  # fmt: skip
     layers = {"file": config.read(file) if file else {}, "flag": given}
     assignments = config.parse_assignments(assign or [])
