@@ -40,6 +40,7 @@ class FedRelax(Algorithm):
 
     name: ClassVar[str] = "fedrelax"
     title: ClassVar[str] = "FedRelax"
+    keeps: ClassVar[tuple[str, ...]] = ("edge_traffic",)
     deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
     graph_spec: ClassVar[str | None] = "statistics"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch import nn
 
 from fedkin.errors import FedkinError, unknown
 from fedkin.federation import Task
-from fedkin.models.adapters import Learner, adapt, is_keras, is_model
+from fedkin.models.adapters import Effort, Learner, adapt, is_keras, is_model
 from fedkin.models.layout import Layout
 from fedkin.models.networks import NETWORKS, build
 from fedkin.models.spec import ModelLike, ModelSpec
@@ -41,14 +43,25 @@ class Estimators(ModelSpec):
             spec.learner(client, task, Streams(0))
         return spec
 
-    def learner(self, client: str, task: Task, streams: Streams) -> Learner:
+    def learner(self, client: str, task: Task, streams: Streams, effort: Effort | None = None) -> Learner:
         """A new learner for a client; a model made here draws its initial weights from the client's own stream."""
         model = self.given[client]
-        if not is_model(model):
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(streams.integer("init", client))
-                model = _made(client, model, task)
-        return adapt(client, model, task, self.dtype)
+        with _drawing_from(streams.integer("init", client)):
+            model = model if is_model(model) else _made(client, model, task)
+            return adapt(client, model, task, self.dtype, effort or Effort())
+
+
+@contextmanager
+def _drawing_from(seed: int) -> Iterator[None]:
+    """Torch's generator and Python's (from which Keras draws) start at `seed`, and are put back afterwards."""
+    state = random.getstate()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            random.seed(seed)
+            yield
+    finally:
+        random.setstate(state)
 
 
 def _made(client: str, model: Any, task: Task) -> Any:
@@ -73,7 +86,7 @@ def of(model: ModelLike, names: Sequence[str], task: Task, dtype: torch.dtype) -
         return Estimators.each(dict.fromkeys(names, model), names, task, dtype, model)
     if is_model(model):
         return Estimators.each(dict.fromkeys(names, model), names, task, dtype)
-    with torch.random.fork_rng(devices=[]):
+    with _drawing_from(0):
         made = model() if callable(model) else None
     if isinstance(made, nn.Module) and not is_keras(made):
         return ModelSpec.of(model, task, dtype)

@@ -29,23 +29,23 @@ DISTIL = 100
 class LearnerNodes:
     """The learners of a shard's clients. What they need to be built again is private state of the shard."""
 
-    def __init__(self, shard: Shard, known: Mail, method: Relaxation) -> None:
+    def __init__(self, shard: Shard, known: Mail, method: Relaxation, effort: Effort) -> None:
         self.shard, self.task = shard, shard.task
         own = shard.store["public"]
         self.own_points = [_real(points, shard.task.tokens) for points in own]
         self.points = {name: _real(x, shard.task.tokens) for name, x in zip(known.senders, known.letters)}
         self.neighbours = neighbours_of(known)
         self.targets = [self._targets(y) for _, y in shard.federation.train]
-        self.learners: list[Learner] = [self._made(name) for name in shard.names]
+        self.learners: list[Learner] = [self._made(name, effort) for name in shard.names]
         if "memory" in shard.store:
             self._restore(method)
         else:
             self._fit_alone()
 
-    def _made(self, name: str) -> Learner:
+    def _made(self, name: str, effort: Effort) -> Learner:
         spec = self.shard.spec
         if isinstance(spec, Estimators):
-            return spec.learner(name, self.task, self.shard.streams)
+            return spec.learner(name, self.task, self.shard.streams, effort)
         module = spec.layout.unpack(initial_row(self.shard, name), spec.template())
         return TorchLearner(name, module, self.task, spec.dtype)
 

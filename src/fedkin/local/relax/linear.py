@@ -84,7 +84,7 @@ class LinearNodes:
 
     def _design(self, x: Tensor) -> Tensor:
         """Inputs (…, *input) as rows of numbers, with a one at the end where the model has a bias; NaN becomes 0."""
-        flat = x.reshape(*x.shape[: x.ndim - len(self.shard.task.input_shape)], self.features).to(self.shard.spec.dtype)
+        flat = x.flatten(x.ndim - len(self.shard.task.input_shape)).to(self.shard.spec.dtype)
         if self.layer.bias is not None:
             flat = torch.cat([flat, flat[..., :1] * 0 + 1], dim=-1)
         return torch.nan_to_num(flat)
@@ -120,7 +120,7 @@ class LinearNodes:
         links = edge_weights(mail.links, count.numpy(), sizes, method.weight)
         matrix = ClientMatrix(links) if len(senders) else None
         p = points.shape[2]
-        own = torch.bmm(scaled.transpose(1, 2), points).reshape(len(senders), -1)
+        own = torch.bmm(scaled.transpose(1, 2), points).flatten(1)
         moments = (matrix.times(own) if matrix else points.new_zeros((len(ids), p * p))).reshape(-1, p, p)
         degree = edge_weights(mail.links, None, sizes, method.weight, self.own_count[ids].numpy()).sum(axis=1)
         degree_ = torch.as_tensor(np.asarray(degree).ravel(), dtype=points.dtype)
@@ -153,7 +153,7 @@ class LinearNodes:
         pulled, said = torch.zeros_like(weights), weights.new_zeros(k)
         if links.matrix is not None:
             letters = mail.letters.to(weights.dtype)
-            heard = torch.bmm(letters.transpose(1, 2), links.points).reshape(len(letters), -1)
+            heard = torch.bmm(letters.transpose(1, 2), links.points).flatten(1)
             pulled = links.matrix.times(heard).reshape(k, c, p)
             power = (letters.square().sum(dim=(1, 2)) / self.count[[self.place[s] for s in mail.senders]])[:, None]
             said = links.matrix.times(power.to(weights.dtype))[:, 0]
@@ -208,10 +208,10 @@ class LinearNodes:
 def initial_row(shard: Shard, name: str) -> Tensor:
     """The initial weights of one client, from its own stream (torch: U(−1/√d, 1/√d) for linear layers)."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(shard.streams.integer("init", name))
+        torch.default_generator.manual_seed(shard.streams.integer("init", name))
         return shard.spec.layout.pack(shard.spec.factory(), shard.spec.dtype)
 
 
 def _counts(public: Tensor) -> Tensor:
     """How many points each set holds: the rest of its rows is NaN. (S, m, *input) → (S,)."""
-    return torch.isfinite(public.reshape(*public.shape[:2], -1)).all(dim=2).sum(dim=1)
+    return torch.isfinite(public.flatten(2)).all(dim=2).sum(dim=1)

@@ -59,7 +59,7 @@ def meet(shard: Shard, request: Request) -> dict[str, Tensor]:
         else:
             if settings.update == "exact":
                 _refuse_networks(shard)
-            shard.objects["relax"] = LearnerNodes(shard, request.mail, settings)
+            shard.objects["relax"] = LearnerNodes(shard, request.mail, settings, Effort(**request.shared["effort"]))
         if "predictions" not in shard.store:
             shard.store["predictions"] = shard.objects["relax"].predict(np.arange(len(shard)))
     return {"memory": torch.full((len(request.ids),), shard.objects["relax"].memory_width())}

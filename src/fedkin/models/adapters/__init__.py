@@ -79,12 +79,12 @@ def is_model(value: Any) -> bool:
     return isinstance(value, nn.Module) or (not isinstance(value, type) and hasattr(value, "fit"))
 
 
-def adapt(client: str, model: Any, task: Task, dtype: torch.dtype) -> Learner:
+def adapt(client: str, model: Any, task: Task, dtype: torch.dtype, effort: Effort) -> Learner:
     """The adapter for a client's model, checked as far as it can be before training."""
     if is_keras(model):
         from fedkin.models.adapters.keras_model import KerasLearner
 
-        return KerasLearner(client, model, task)
+        return KerasLearner(client, model, task, effort)
     if isinstance(model, nn.Module):
         from fedkin.models.adapters.module import TorchLearner
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedkin.errors import FedkinError
 from fedkin.federation import Task
@@ -22,9 +24,11 @@ class KerasLearner:
     refits = False
     distils = False
 
-    def __init__(self, client: str, model: Any, task: Task) -> None:
+    def __init__(self, client: str, model: Any, task: Task, effort: Effort) -> None:
         self.client, self.task = client, task
-        self.keras = copy.deepcopy(model)
+        with warnings.catch_warnings():  # an optimiser that has not made a step has nothing to be copied
+            warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
+            self.keras = copy.deepcopy(model)
         try:
             outputs = self.keras.predict(np.zeros((2, *task.input_shape), dtype=np.float32), verbose=0)
         except Exception as problem:
@@ -34,6 +38,9 @@ class KerasLearner:
         check_outputs(client, outputs, 2, task)
         sums = outputs.reshape(2, -1).sum(axis=1)
         self.logits = task.kind == "classification" and not (np.allclose(sums, 1, atol=1e-4) and (outputs >= 0).all())
+        self.ours = not self.keras.compiled
+        if self.ours:
+            self._compile(effort)
 
     @property
     def model(self) -> Any:
@@ -65,19 +72,20 @@ class KerasLearner:
         self.keras.compile(optimizer=optimiser, loss=loss)
 
     def improve(self, samples: Augmented, effort: Effort) -> None:
-        if not self.keras.compiled:
-            self._compile(effort)
+        if self.ours:
+            self.keras.optimizer.learning_rate = effort.rate
         # Keras divides the weighted sum by the number of samples; the loss here is (1/own) Σ weight · ℓ.
         weight = samples.weight * (len(samples.weight) / samples.own)
         targets = samples.targets.reshape(len(samples.targets), *self.keras.output_shape[1:])
-        for _ in range(effort.steps):
-            self.keras.train_on_batch(samples.x.astype(np.float32), targets, sample_weight=weight)
+        with torch.random.fork_rng(devices=[]):  # under the torch backend dropout draws from torch's own generator
+            torch.default_generator.manual_seed(effort.seed)
+            for _ in range(effort.steps):
+                self.keras.train_on_batch(samples.x.astype(np.float32), targets, sample_weight=weight)
 
     def _variables(self) -> list[Any]:
-        optimiser = getattr(self.keras, "optimizer", None)
-        if optimiser is not None and not optimiser.built:
-            optimiser.build(self.keras.trainable_variables)
-        return [*self.keras.variables, *(optimiser.variables if optimiser is not None else [])]
+        if not self.keras.optimizer.built:
+            self.keras.optimizer.build(self.keras.trainable_variables)
+        return [*self.keras.variables, *self.keras.optimizer.variables]
 
     def memory(self) -> np.ndarray:
         from keras import ops

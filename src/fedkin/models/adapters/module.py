@@ -77,7 +77,7 @@ class TorchLearner:
         weight = torch.as_tensor(samples.weight / samples.own, dtype=self.dtype)
         self.module.train(len(x) > 1)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(effort.seed)
+            torch.default_generator.manual_seed(effort.seed)
             for _ in range(effort.steps):
                 loss = (weight * soft_loss(self.task.kind, self.module(x), targets)).sum()
                 gradients = torch.autograd.grad(loss, self.trained, allow_unused=True)

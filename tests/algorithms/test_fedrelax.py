@@ -1,0 +1,407 @@
+"""FedRelax: its limits, closed forms, options, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.neighbors import KNeighborsRegressor
+from sklearn.svm import SVR
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+from torch import nn
+
+import fedkin
+from fedkin import ClientGraph, Federation, FedkinError, Result, data
+from fedkin.algorithms import FedRelax
+from fedkin.graphs import complete
+
+
+def clusters(clients: int = 6, dimension: int = 3, noise: float = 0.1, public: int = 20, **options: Any) -> Federation:
+    settings = {"clusters": 2, "samples": 10, "held_out": 20, "seed": 0, **options}
+    return data.load("clusters", clients=clients, dimension=dimension, noise=noise, public=public, **settings)
+
+
+def train(federation: Federation, model: Any = "linear", rounds: int = 3, **parameters: Any) -> Result:
+    graph = parameters.pop("graph", None)
+    run = {key: parameters.pop(key) for key in ("out", "seed", "cohort", "checkpoint_every") if key in parameters}
+    return fedkin.train(federation, model, FedRelax(**parameters), graph, rounds=rounds, dtype="float64", **run)
+
+
+def blobs(seed: int = 0, clients: int = 4) -> Federation:
+    rng = np.random.default_rng(seed)
+    sites = {}
+    for k in range(clients):
+        y = np.arange(30) % 3
+        sites[f"site-{k}"] = (np.eye(3, 4)[y] * 2 + rng.normal(size=(30, 4)), y)
+    return Federation.from_arrays(sites)
+
+
+def exact_by_hand(federation: Federation, weights: np.ndarray, alpha: float, block: bool = False) -> np.ndarray:
+    """One exact update, client by client, by weighted least squares on the augmented samples."""
+    assert federation.graph is not None
+    assert federation.public is not None
+    adjacency = federation.graph.adjacency.toarray()
+    updated = []
+    for i in range(len(federation)):
+        x, y = federation.train[i]
+        parts = [(x, y, np.full(len(x), 1.0))]
+        for j in np.flatnonzero(adjacency[i]):
+            p = federation.public[federation.names[j]]
+            parts.append((p, p @ weights[j], np.full(len(p), alpha * adjacency[i, j] * len(x) / len(p))))
+            if block:
+                q = federation.public[federation.names[i]]
+                parts.append((q, q @ weights[j], np.full(len(q), alpha * adjacency[i, j] * len(x) / len(q))))
+        xs, ys, ws = (np.concatenate([part[c] for part in parts]) for c in range(3))
+        updated.append(LinearRegression(fit_intercept=False).fit(xs, ys, sample_weight=ws).coef_)
+    return np.array(updated)
+
+
+# --- limits and closed forms ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_exact_update_is_weighted_least_squares(block: bool) -> None:
+    federation = clusters()
+    start = train(federation, rounds=0).rows
+    one = exact_by_hand(federation, start, 0.3, block)
+    two = exact_by_hand(federation, one, 0.3, block)
+    found = train(federation, rounds=2, alpha=0.3, update="exact", exact_block=block).rows
+    assert np.allclose(found, two, atol=1e-9)
+
+
+def test_linear_estimators_agree_with_the_closed_form() -> None:
+    federation = clusters()
+    estimators = dict.fromkeys(federation.names, LinearRegression(fit_intercept=False))
+    fitted = train(federation, estimators, rounds=1, alpha=0.3)
+    alone = np.array([np.linalg.lstsq(x, y, rcond=None)[0] for x, y in federation.train])
+    by_hand = exact_by_hand(federation, alone, 0.3)
+    assert np.allclose([fitted.models[name].coef_ for name in federation.names], by_hand, atol=1e-9)
+
+
+def test_without_coupling_everyone_is_alone() -> None:
+    federation = clusters()
+    exact = train(federation, alpha=0.0, update="exact", rounds=2).rows
+    assert np.allclose(exact, [np.linalg.lstsq(x, y, rcond=None)[0] for x, y in federation.train], atol=1e-9)
+    trees = train(federation, "tree:5", alpha=0.0, rounds=2)
+    for k, name in enumerate(federation.names):
+        x, y = federation.train[k]
+        points = federation.test[k][0]
+        own = DecisionTreeRegressor(max_depth=5, random_state=trees.models[name].random_state).fit(x, y)
+        assert np.array_equal(trees.models[name].predict(points), own.predict(points))
+    apart = train(federation, alpha=0.7, graph="empty").rows
+    assert np.allclose(apart, train(federation, alpha=0.0).rows)
+
+
+def test_gradient_steps_are_those_of_torch() -> None:
+    federation = clusters()
+    start = torch.tensor(train(federation, rounds=0).rows)
+    found = train(federation, alpha=0.0, rounds=4, weight_decay=0.1, momentum=0.5, lr=0.02, smoothing=0.9).rows
+    for k in range(len(federation)):
+        w = start[k].clone().requires_grad_()
+        settings = {"lr": 0.02, "alpha": 0.9, "eps": 1e-8, "weight_decay": 0.1, "momentum": 0.5}
+        optimiser = torch.optim.RMSprop([w], **settings)  # type: ignore[arg-type]
+        x, y = (torch.as_tensor(part) for part in federation.train[k])
+        for _ in range(4):
+            optimiser.zero_grad()
+            (x @ w - y).square().mean().backward()
+            optimiser.step()
+        assert np.allclose(found[k], w.detach().numpy(), atol=1e-10)
+
+
+def test_strong_coupling_on_a_connected_graph_is_consensus() -> None:
+    federation = clusters(clients=5, dimension=2)
+    result = train(federation, alpha=1e4, update="exact", rounds=60, graph=complete(federation.names))
+    assert np.abs(result.rows - result.rows.mean(axis=0)).max() < 1e-3
+    loose = train(federation, alpha=1e-3, update="exact", rounds=60, graph=complete(federation.names)).rows
+    assert np.abs(loose - loose.mean(axis=0)).max() > 0.1
+
+
+def test_inner_steps_lead_to_the_exact_update() -> None:
+    federation = clusters()
+    exact = train(federation, alpha=0.2, update="exact", rounds=30)
+    steps = train(federation, alpha=0.2, rounds=30, inner_steps=200, lr=0.002)
+    assert np.allclose(steps.rows, exact.rows, atol=0.02)
+    assert steps.history[-1]["log"]["objective"] == pytest.approx(exact.history[-1]["log"]["objective"], rel=0.01)
+
+
+def test_stacked_linear_models_agree_with_learners() -> None:
+    """The batched path against one torch module per client, with a bias, uneven public sets and both weightings."""
+    federation = clusters()
+    assert federation.public is not None
+    uneven = {name: x[: 5 + 3 * k] for k, (name, x) in enumerate(federation.public.items())}
+    federation = Federation(**{**federation.__dict__, "public": uneven})
+
+    def made() -> nn.Module:
+        return nn.Linear(3, 1)
+
+    for parameters in ({}, {"weight": "alpha"}, {"exact_block": True}, {"exact_block": True, "weight": "alpha"}):
+        stacked = train(federation, made, alpha=0.4, inner_steps=3, **parameters)
+        apart = train(federation, dict.fromkeys(federation.names, made), alpha=0.4, inner_steps=3, **parameters)
+        assert stacked.rows.shape == apart.rows.shape == (6, 4)
+        assert np.allclose(stacked.rows, apart.rows, atol=1e-10)
+        for mine, theirs in zip(stacked.history, apart.history):
+            for term in ("objective", "local_loss", "variation"):
+                assert mine["log"][term] == pytest.approx(theirs["log"][term], rel=1e-9)
+
+
+def test_common_set_and_exact_block_double_the_coupling() -> None:
+    federation = clusters()
+    shown = np.random.default_rng(1).normal(size=(12, 3))
+    federation = Federation(**{**federation.__dict__, "public": {"*": shown}})
+    for model in ("linear", dict.fromkeys(federation.names, LinearRegression(fit_intercept=False))):
+        blocks = train(federation, model, alpha=0.2, exact_block=True, update="exact")
+        double = train(federation, model, alpha=0.4, update="exact")
+        same = [blocks.metrics["post"]["test_mse"], double.metrics["post"]["test_mse"]]
+        assert np.allclose(*same, atol=1e-9)
+
+
+def test_objective_is_what_it_says() -> None:
+    federation = clusters()
+    assert federation.graph is not None
+    assert federation.public is not None
+    before = train(federation, rounds=1, alpha=0.3).rows
+    log = train(federation, rounds=2, alpha=0.3).history[1]["log"]
+    loss = sum(np.square(x @ w - y).mean() for (x, y), w in zip(federation.train, before))
+    edges = federation.graph.adjacency.tocoo()
+    apart = 0.0
+    for i, j, weight in zip(edges.row, edges.col, edges.data):
+        apart += weight * np.square(federation.public[federation.names[j]] @ (before[i] - before[j])).mean()
+    assert log["local_loss"] == pytest.approx(loss)
+    assert log["variation"] == pytest.approx(apart)
+    assert log["objective"] == pytest.approx(loss + 0.3 * apart)
+
+
+def test_stops_when_the_objective_stops_falling() -> None:
+    federation = clusters()
+    result = train(federation, alpha=0.2, update="exact", rounds=200, tolerance=1e-6)
+    assert 3 < len(result.history) < 200
+    values = [record["log"]["objective"] for record in result.history]
+    assert values[-2] - values[-1] < 1e-6 * values[-2]
+    assert values[-3] - values[-2] >= 1e-6 * values[-3]
+
+
+# --- mixed models -----------------------------------------------------------------------------------------------------
+
+
+def mixed(federation: Federation) -> dict[str, Any]:
+    kinds = [DecisionTreeRegressor(max_depth=3), "boosting:5", SVR(), "mlp:4", lambda: nn.Linear(3, 1), "ridge"]
+    return dict(zip(federation.names, kinds))
+
+
+def test_any_models_in_one_federation() -> None:
+    federation = clusters()
+    result = train(federation, mixed(federation), alpha=0.1)
+    assert [type(model).__name__ for model in result.models.values()] == [
+        *("DecisionTreeRegressor", "GradientBoostingRegressor", "SVR", "Sequential", "Linear", "Ridge")
+    ]
+    assert result.rows.shape == (6, 0)
+    objective = [record["log"]["objective"] for record in result.history]
+    assert objective[-1] < objective[0]
+    for k, name in enumerate(federation.names):
+        x, y = federation.test[k]
+        model = result.models[name]
+        said = model(torch.as_tensor(x)).detach().numpy().ravel() if isinstance(model, nn.Module) else model.predict(x)
+        assert np.square(said - y).mean() == pytest.approx(result.metrics["deployed"]["test_mse"][k], rel=1e-6)
+
+
+def test_order_of_clients_does_not_matter() -> None:
+    federation = clusters()
+    order = [4, 2, 0, 5, 1, 3]
+    straight = train(federation, mixed(federation), alpha=0.1, exact_block=True, cohort=4)
+    shuffled = train(federation.take(order), mixed(federation), alpha=0.1, exact_block=True, cohort=4)
+    mine = np.array(shuffled.metrics["post"]["test_mse"])
+    assert np.allclose(mine, np.array(straight.metrics["post"]["test_mse"])[order], rtol=1e-9)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"exact_block": True}, {"common": True, "public": "drawn"}])
+def test_resumes_as_if_never_stopped(parameters: dict[str, Any], tmp_path: Path) -> None:
+    """Networks come back with their weights; trees and other estimators repeat their last fit."""
+    federation = clusters()
+    models = mixed(federation)
+    common = {"alpha": 0.1, "checkpoint_every": 1, "cohort": 4, **parameters}
+    whole = train(federation, models, rounds=4, out=tmp_path / "whole", **common)
+    train(federation, models, rounds=2, out=tmp_path / "part", **common)
+    resumed = fedkin.resume(tmp_path / "part", federation, models, rounds=4)
+    assert repr(resumed.metrics) == repr(whole.metrics)
+    assert resumed.history[-1]["bytes"] == whole.history[-1]["bytes"]
+    again = fedkin.resume(tmp_path / "whole", federation, models)
+    x = federation.test[0][0]
+    assert np.array_equal(again.models["node-00"].predict(x), whole.models["node-00"].predict(x))
+    loaded = fedkin.load(tmp_path / "whole")
+    assert repr(loaded.metrics) == repr(whole.metrics)
+    with pytest.raises(FedkinError, match="fits them again"):
+        loaded.models["node-00"]
+
+
+def test_classes_are_coupled_by_their_probabilities() -> None:
+    federation = blobs()
+    models = {"site-0": "tree:3", "site-1": LogisticRegression(), "site-2": "svm", "site-3": "mlp:8"}
+    result = train(federation, models, rounds=10, alpha=0.5, inner_steps=5)
+    assert result.summary()["mean"] > 0.6
+    assert result.history[-1]["log"]["variation"] < result.history[0]["log"]["variation"]
+    table = result.models["site-0"].predict_proba(federation.test[0][0])
+    guess = result.models["site-0"].classes_[table.argmax(axis=1)]
+    assert (guess == federation.test[0][1]).mean() == result.metrics["deployed"]["test_accuracy"][0]
+
+
+def test_a_client_learns_classes_it_has_never_seen() -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    x = np.eye(3)[y] * 5 + rng.normal(size=(60, 3)) * 0.1
+    sites = {"all": {"train": (x, y), "test": (x, y)}, "one": {"train": (x[y == 0], y[y == 0]), "test": (x, y)}}
+    federation = Federation.from_arrays(sites)
+    graph = complete(federation.names)
+    alone = train(federation, "ridge", alpha=0.0, graph=graph)
+    helped = train(federation, "ridge", alpha=1.0, graph=graph)
+    assert alone.metrics["deployed"]["test_accuracy"] == [1.0, pytest.approx(1 / 3)]
+    assert helped.metrics["deployed"]["test_accuracy"] == [1.0, 1.0]
+
+
+# --- parameters -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "base"),
+    [
+        ({"distil": 10}, {}),
+        ({"distil": 0}, {}),
+        ({"distil_weight": 5.0}, {}),
+        ({"distil_from": "data"}, {}),
+        ({"weight": "alpha"}, {}),
+        ({"exact_block": True}, {}),
+        ({"public": "normal:0,3"}, {}),
+        ({"public": "uniform"}, {}),
+        ({"public": "drawn"}, {}),
+        ({"public_size": 5}, {"public": "drawn"}),
+        ({"common": True}, {"public": "normal"}),
+        ({"common": True}, {"public": "drawn"}),
+    ],
+)
+def test_every_option_acts_on_trees(changes: dict[str, Any], base: dict[str, Any]) -> None:
+    federation = clusters()
+    first = train(federation, "tree:3", rounds=2, alpha=0.5, **base)
+    second = train(federation, "tree:3", rounds=2, alpha=0.5, **base, **changes)
+    assert first.metrics["post"]["test_mse"] != second.metrics["post"]["test_mse"]
+
+
+def test_estimators_without_weights_are_a_clear_choice() -> None:
+    federation = clusters()
+    neighbours = dict.fromkeys(federation.names, KNeighborsRegressor(3))
+    with pytest.raises(FedkinError, match=r"client 'node-00': KNeighborsRegressor takes no sample_weight; choose"):
+        train(federation, neighbours, alpha=0.5)
+    assert train(federation, neighbours, alpha=0.0).summary()["mean"] > 0
+    resampled = train(federation, neighbours, alpha=0.5, unweighted="resample")
+    assert resampled.metrics["post"]["test_mse"] != train(federation, neighbours, alpha=0.0).metrics["post"]["test_mse"]
+
+
+def test_letters_are_predictions_and_are_counted() -> None:
+    federation = clusters()
+    result = train(federation, rounds=3, alpha=0.1)
+    assert federation.graph is not None
+    edges = federation.graph.adjacency.nnz
+    points, predictions = 20 * 3 * 8, 20 * 8
+    assert result.facts["bytes"] == edges * (points + 3 * predictions)
+    assert result.facts["messages"] == edges * 4
+    sent = result.letters()
+    assert (sent["bytes"] == points + 3 * predictions).all()
+    shared = Federation(**{**federation.__dict__, "public": {"*": np.zeros((4, 3))}})
+    assert train(shared, rounds=3).facts["bytes"] == edges * 3 * 4 * 8
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+class NoPredict:
+    def fit(self, x: np.ndarray, y: np.ndarray) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("models", "says"),
+    [
+        ({"node-02": object()}, r"client 'node-02': object has no fit\(\)"),
+        ({"node-02": NoPredict()}, r"client 'node-02': NoPredict has no predict\(\)"),
+        ({"node-01": nn.Linear(3, 2)}, "client 'node-01': its model puts out 2 numbers per input, but all clients"),
+        ({"node-01": nn.Linear(4, 1)}, r"client 'node-01': its model does not take inputs of shape \(3,\)"),
+        (
+            {"node-01": DecisionTreeClassifier()},
+            "client 'node-01': DecisionTreeClassifier is a classifier, but the task",
+        ),
+        ({"node-01": "treee"}, "unknown model 'treee'; did you mean 'tree'"),
+        ({"node-01": "tree:x"}, "model 'tree:x': its option must be a whole number"),
+        ({"node-09": "tree"}, "unknown client in the models 'node-09'"),
+    ],
+)
+def test_models_that_cannot_take_part_are_named(models: dict[str, Any], says: str) -> None:
+    federation = clusters()
+    with pytest.raises(FedkinError, match=says):
+        train(federation, {**dict.fromkeys(federation.names, Ridge()), **models})
+
+
+def test_a_client_without_model_is_named() -> None:
+    federation = clusters()
+    with pytest.raises(FedkinError, match="client 'node-05' has no model"):
+        train(federation, dict.fromkeys(federation.names[:-1], Ridge()))
+
+
+def test_targets_an_estimator_cannot_take_are_found_before_training() -> None:
+    rng = np.random.default_rng(0)
+    sites = {f"s{k}": (rng.normal(size=(20, 3)), rng.normal(size=(20, 2))) for k in range(3)}
+    federation = Federation.from_arrays(sites)
+    with pytest.raises(FedkinError, match="client 's1': SVR cannot be fitted"):
+        train(federation, {"s0": Ridge(), "s1": SVR(), "s2": Ridge()})
+    assert train(federation, "tree", rounds=1).summary()["mean"] > 0
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"alpha": -1}, "fedrelax: alpha = -1 is not allowed"),
+        ({"alpha": float("nan")}, "alpha = nan is not allowed"),
+        ({"public": "normall"}, "unknown source of public points 'normall'; did you mean 'normal'"),
+        ({"public": "normal:1,0"}, "is not understood; write normal:mean,std"),
+        ({"update": "newton"}, "update = 'newton' is not allowed"),
+    ],
+)
+def test_bad_parameters(parameters: dict[str, Any], says: str) -> None:
+    with pytest.raises(FedkinError, match=says):
+        FedRelax(**parameters)
+
+
+def test_public_points_must_fit() -> None:
+    sites = {name: (np.zeros((8, 3)), np.zeros(8)) for name in ("a", "b")}
+    with pytest.raises(FedkinError, match=r"client 'b': its public set has inputs of shape \(2,\)"):
+        Federation.from_arrays(sites, public={"a": np.zeros((4, 3)), "b": np.zeros((4, 2))})
+    federation = Federation.from_arrays(sites, public={"a": np.zeros((4, 3))})
+    with pytest.raises(FedkinError, match="client 'b' has no public points"):
+        train(federation, "linear", graph=complete(federation.names))
+    wrong = Federation(**{**federation.__dict__, "public": {"a": np.zeros((4, 3)), "b": np.zeros((4, 2))}})
+    with pytest.raises(FedkinError, match=r"client 'b': its public points have shape \(4, 2\)"):
+        train(wrong, "linear", graph=complete(federation.names))
+
+
+def test_exact_updates_need_linear_models_or_estimators() -> None:
+    federation = clusters()
+    with pytest.raises(FedkinError, match="client 'node-00': update='exact' needs"):
+        train(federation, "mlp:4", update="exact")
+    with pytest.raises(FedkinError, match="client 'node-03': update='exact' needs"):
+        train(federation, {**dict.fromkeys(federation.names, Ridge()), "node-03": "mlp:4"}, update="exact")
+
+
+def test_other_methods_refuse_a_model_per_client() -> None:
+    federation = clusters()
+    with pytest.raises(FedkinError, match="use fedrelax"):
+        fedkin.train(federation, dict.fromkeys(federation.names, Ridge()), "fedavg", rounds=1)
+
+
+def test_an_isolated_client_is_left_alone() -> None:
+    federation = clusters(clients=3)
+    graph = ClientGraph([[0, 1, 0], [1, 0, 0], [0, 0, 0]], names=federation.names)
+    coupled = train(federation, "tree:4", alpha=1.0, graph=graph)
+    alone = train(federation, "tree:4", alpha=0.0, graph=graph)
+    mine, theirs = coupled.metrics["post"]["test_mse"], alone.metrics["post"]["test_mse"]
+    assert mine[2] == theirs[2]
+    assert mine[0] != theirs[0]
