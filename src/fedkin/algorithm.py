@@ -109,6 +109,9 @@ class Algorithm(Sgd):
     graph_spec: ClassVar[str | None] = None
     """The graph built when the user gives none (see fedkin.graphs.build); None: the method uses no graph."""
 
+    keeps: ClassVar[tuple[str, ...]] = ()
+    """Arrays of the state that belong in the result, where they exist (see `Result.extras`)."""
+
     registry: ClassVar[dict[str, type[Algorithm]]] = {}
 
     @classmethod

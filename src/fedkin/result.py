@@ -90,9 +90,10 @@ class Result:
     history: History
     config: Mapping[str, Any]
     graph: ClientGraph | None = None
+    """The graph that was given or built; where there was none, the one that was learned."""
     raw_influence: Tensor | None = None
-    edge_traffic: Tensor | None = None
-    """Messages and bytes along each entry (k ← l) of the graph's adjacency, (entries, 2), where clients wrote to clients."""
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
+    """What only some methods have to show: the traffic of every edge (`letters`), learned graphs (`learned_graph`)."""
     label_counts: np.ndarray | None = None
     """Training samples per client and class, (K, C), where clients disclosed them."""
     notes: tuple[str, ...] = ()
@@ -152,13 +153,26 @@ class Result:
         """One line per edge and direction: source, target, and the messages and bytes that went along it."""
         import pandas as pd
 
-        if self.graph is None or self.edge_traffic is None:
+        if self.graph is None or "edge_traffic" not in self.extras:
             raise FedkinError(f"{self.title}: no client wrote to another; traffic per edge is kept for dfedu")
         entries = self.graph.adjacency.tocoo()
         names = np.array(self.names, dtype=object)
         columns = {"source": names[entries.col], "target": names[entries.row]}
-        messages, size = self.edge_traffic.numpy().T
+        messages, size = self.extras["edge_traffic"].numpy().T
         return pd.DataFrame({**columns, "messages": messages, "bytes": size})
+
+    @property
+    def learned_rounds(self) -> tuple[int, ...]:
+        """The rounds whose learned graphs were kept: 1, 2, 4, 8, … and the last; none where the graph was given."""
+        return tuple(self.extras["learned_rounds"].tolist()) if "learned_rounds" in self.extras else ()
+
+    def learned_graph(self, round: int | None = None) -> ClientGraph:
+        """The client graph that the method learned, after the last round or one of `learned_rounds`."""
+        from fedkin.graphs.learned import snapshot
+
+        if not self.learned_rounds:
+            raise FedkinError(f"{self.title} learned no client graph here; fedska does, and sfl with structure='learned'")
+        return snapshot(self.extras["learned_graphs"], self.extras["learned_rounds"], self.names, round)
 
     def __repr__(self) -> str:
         rounds = self.history[-1]["round"] if len(self.history) else 0
@@ -195,8 +209,7 @@ class Result:
             tensors |= {"models": self.models.rows, "counters": self.models.counters}
         if self.raw_influence is not None:
             tensors["influence"] = self.raw_influence
-        if self.edge_traffic is not None:
-            tensors["edge_traffic"] = self.edge_traffic
+        tensors |= {f"extra/{name}": value for name, value in self.extras.items()}
         if self.label_counts is not None:
             tensors["label_counts"] = torch.from_numpy(self.label_counts)
         task = {
@@ -259,7 +272,7 @@ def load(directory: str | Path, model: ModelLike | None = None) -> Result:
         config=config,
         graph=ClientGraph.load(out / "graph.npz") if (out / "graph.npz").exists() else None,
         raw_influence=tensors.get("influence"),
-        edge_traffic=tensors.get("edge_traffic"),
+        extras={name.removeprefix("extra/"): value for name, value in tensors.items() if name.startswith("extra/")},
         label_counts=None if counts is None else counts.numpy(),
         notes=tuple(facts["notes"]),
         facts=facts["facts"],

@@ -6,7 +6,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -260,7 +260,7 @@ class Run:
         models: Mapping[str, Any] = Models(self.setting.names, deployed, counters, self.setting.spec)
         if not self.setting.spec.layout.width:
             models = self.clients.estimators()
-        return Result(
+        result = Result(
             names=self.setting.names,
             task=self.setting.task,
             sizes=self.setting.sizes,
@@ -272,11 +272,14 @@ class Run:
             config=self.config(),
             graph=self.setting.graph,
             raw_influence=self.state.arrays.get("influence"),
-            edge_traffic=self.state.arrays.get("edge_traffic"),
+            extras={name: self.state.arrays[name] for name in self.algorithm.keeps if name in self.state.arrays},
             label_counts=self.federation.label_counts() if classification else None,
             notes=self.federation.notes,
             facts=facts,
         )
+        if result.graph is None and result.learned_rounds:
+            return replace(result, graph=result.learned_graph())
+        return result
 
     def _on_global_test(self, models: Tensor) -> list[float]:
         """The metric of every client's model on the union of all test sets, one value per client."""

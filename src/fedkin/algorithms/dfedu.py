@@ -35,6 +35,7 @@ class DFedU(LaplacianRegularised):
 
     name: ClassVar[str] = "dfedu"
     title: ClassVar[str] = "dFedU"
+    keeps: ClassVar[tuple[str, ...]] = ("edge_traffic",)
 
     def private(self, setting: Setting) -> tuple[str, ...]:
         return tuple(slot.name for slot in setting.spec.layout.slots)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fedkin.federation import Kind
 
+Loss = Callable[..., Tensor]
+"""(outputs of n samples, their targets, more per-sample arrays of the method's own) → the loss of each sample, (n,)."""
+
+
+def loss_of(kind: Kind) -> Loss:
+    """The loss of a kind of task."""
+    return partial(per_sample, kind)
+
 
 def per_sample(kind: Kind, outputs: Tensor, targets: Tensor) -> Tensor:
     """The loss of each sample, shape (n,).
 
-    Classification: cross entropy of the logits (n, C) against labels (n,).
+    Classification: cross entropy of the logits (n, C) against labels (n,) or distributions over classes (n, C).
     Regression: squared error (n, …) against (n, …), averaged over the entries of one target.
     """
     if kind == "classification":

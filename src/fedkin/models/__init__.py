@@ -2,6 +2,18 @@
 
 from fedkin.models.layout import Layout, Slot, rows_of
 from fedkin.models.networks import NETWORKS, build, network
+from fedkin.models.sequence import gru_forecaster, lstm_text
 from fedkin.models.spec import ModelLike, ModelSpec
 
-__all__ = ["NETWORKS", "Layout", "ModelLike", "ModelSpec", "Slot", "build", "network", "rows_of"]
+__all__ = [
+    "NETWORKS",
+    "Layout",
+    "ModelLike",
+    "ModelSpec",
+    "Slot",
+    "build",
+    "gru_forecaster",
+    "lstm_text",
+    "network",
+    "rows_of",
+]

@@ -88,7 +88,7 @@ def _build(arrays: Arrays, recipe: Recipe, length: int, stride: int, minimum: in
     notes = (
         () if stride == 1 else (f"Shakespeare: every {stride}th window of {length} characters (stride=1 takes all)",)
     )
-    task = Task("classification", (length,), classes=tuple(CHARACTERS))
+    task = Task("classification", (length,), classes=tuple(CHARACTERS), tokens=True)
     train, validation_split, test_split = (Split.join(parts[part]) for part in PARTS)
     return Federation(tuple(chosen), task, train, validation_split, test_split, notes=notes)
 

@@ -17,6 +17,7 @@ from fedkin.federation import Task
 from fedkin.local.kernels.linear import LinearKernel, dense_layers
 from fedkin.local.kernels.looped import LoopedKernel
 from fedkin.local.kernels.vmapped import VmappedKernel
+from fedkin.local.losses import Loss
 from fedkin.models import Layout, ModelSpec
 
 _LOOPED = (
@@ -35,9 +36,18 @@ class Kernel(Protocol):
     """How many clients are best worked on at once."""
 
     def gradient(
-        self, rows: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor, counters: Tensor | None = None
+        self,
+        rows: Tensor,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        out: Tensor,
+        counters: Tensor | None = None,
+        *more: Tensor,
     ) -> Tensor:
         """Write ∇ Σ_i weight_ki ℓ_ki at `rows` (k, B) into `out` (k, P); return the losses (k,).
+
+        `more` (k, b, …) goes to the loss, where it is one of a method's own.
 
         Running statistics in the buffer columns of `rows`, and `counters`, move on as a training step moves them.
         """
@@ -54,25 +64,40 @@ class Choice:
     reason: str
     make: Callable[[], Kernel]
     """A new kernel; every worker thread has its own."""
+    variant: Callable[[ModelSpec, Loss], Kernel]
+    """A kernel for the same model with other outputs and a loss of the method's own (by vmap where `make` is linear)."""
     stochastic: bool = False
     """Training draws random numbers (dropout): clients are then trained one by one, each from its own seed."""
 
 
 def choose(spec: ModelSpec, task: Task) -> Choice:
     """The kernel for a model, by rule."""
+
+    def vmapped(spec: ModelSpec, loss: Loss | None = None) -> Kernel:
+        return VmappedKernel(spec, task.kind, loss)
+
+    def plain_loop(spec: ModelSpec, loss: Loss | None = None) -> Kernel:
+        return LoopedKernel(spec, task.kind, loss=loss)
+
     if not spec.layout.slots:
-        return Choice("none", "the clients bring models of their own, without rows", lambda: LoopedKernel(spec, task.kind))
+        return Choice(
+            "none", "the clients bring models of their own, without rows", lambda: plain_loop(spec), plain_loop
+        )
     module = spec.template()
     layers = dense_layers(module, spec.layout)
     if layers is not None:
         reason = "a plain chain of linear layers: hand-written batched gradients"
-        return Choice("linear", reason, lambda: LinearKernel(layers, spec.layout, task.kind))
+        return Choice("linear", reason, lambda: LinearKernel(layers, spec.layout, task.kind), vmapped)
 
     channels_last = _takes_channels_last(spec, task)
 
     def looped(reason: str, stochastic: bool = False) -> Choice:
         how = "one client at a time" + (", channels last" if channels_last else "")
-        return Choice("loop", f"{reason}: {how}", lambda: LoopedKernel(spec, task.kind, channels_last), stochastic)
+
+        def make(spec: ModelSpec = spec, loss: Loss | None = None) -> Kernel:
+            return LoopedKernel(spec, task.kind, channels_last, loss)
+
+        return Choice("loop", f"{reason}: {how}", make, make, stochastic)
 
     if _draws_random_numbers(spec, task):
         return looped("training draws random numbers, as dropout does", stochastic=True)
@@ -85,7 +110,7 @@ def choose(spec: ModelSpec, task: Task) -> Choice:
         _try_vmap(spec, task)
     except Exception as problem:  # whatever vmap cannot do, the loop can
         return looped(f"vmap cannot stack this model ({str(problem).strip().splitlines()[0][:100]})")
-    return Choice("vmap", "a functional module: one vmapped program", lambda: VmappedKernel(spec, task.kind))
+    return Choice("vmap", "a functional module: one vmapped program", lambda: vmapped(spec), vmapped)
 
 
 def _probe(spec: ModelSpec, task: Task, *shape: int) -> Tensor:

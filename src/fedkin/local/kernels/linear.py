@@ -90,7 +90,14 @@ class LinearKernel:
         return activations
 
     def gradient(
-        self, rows: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor, counters: Tensor | None = None
+        self,
+        rows: Tensor,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        out: Tensor,
+        counters: Tensor | None = None,
+        *more: Tensor,
     ) -> Tensor:
         """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,)."""
         activations = self._forward(rows, x)

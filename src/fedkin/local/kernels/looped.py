@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.federation import Kind
-from fedkin.local.losses import per_sample
+from fedkin.local.losses import Loss, loss_of
 from fedkin.models import ModelSpec
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -25,8 +25,8 @@ class LoopedKernel:
     name = "loop"
     chunk = 1  # all steps of one client in turn: its row and batches stay in cache
 
-    def __init__(self, spec: ModelSpec, kind: Kind, channels_last: bool = False) -> None:
-        self.kind, self.layout = kind, spec.layout
+    def __init__(self, spec: ModelSpec, kind: Kind, channels_last: bool = False, loss: Loss | None = None) -> None:
+        self.layout, self.loss = spec.layout, loss or loss_of(kind)
         # Convolutions on images stored channel by channel are 1.5–2× slower (measured); the numbers are the same.
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self.module = spec.template().train()
@@ -64,7 +64,14 @@ class LoopedKernel:
         return torch.stack(answers)
 
     def gradient(
-        self, rows: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor, counters: Tensor | None = None
+        self,
+        rows: Tensor,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        out: Tensor,
+        counters: Tensor | None = None,
+        *more: Tensor,
     ) -> Tensor:
         """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,).
 
@@ -74,16 +81,16 @@ class LoopedKernel:
         for k in range(len(rows)):
             self._bind(rows[k], out[k])
             out[k].zero_()
-            inputs, targets, share = x[k], y[k], weight[k]
+            share = weight[k]
             n = int((share > 0).sum()) if float(share[-1]) == 0 else len(share)
-            if n < len(share):
-                inputs, targets, share = inputs[:n], targets[:n], share[:n]
+            inputs, targets, share = x[k, :n], y[k, :n], share[:n]
             if counters is not None:
                 for tensor, value in zip(self.counters, counters[k]):
                     tensor.copy_(value)
             for norm in self.norms:
                 norm.train(n > 1)  # the variance of one sample is undefined: such a batch uses the running statistics
-            loss = (per_sample(self.kind, self.module(inputs.to(memory_format=self.memory_format)), targets) * share).sum()
+            outputs = self.module(inputs.to(memory_format=self.memory_format))
+            loss = (self.loss(outputs, targets, *(entry[k, :n] for entry in more)) * share).sum()
             loss.backward()
             if counters is not None:
                 for c, tensor in enumerate(self.counters):

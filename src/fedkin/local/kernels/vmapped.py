@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from fedkin.federation import Kind
-from fedkin.local.losses import per_sample
+from fedkin.local.losses import Loss, loss_of
 from fedkin.models import ModelSpec
 
 
@@ -18,16 +18,18 @@ class VmappedKernel:
 
     name = "vmap"
 
-    def __init__(self, spec: ModelSpec, kind: Kind) -> None:
-        self.kind, self.layout = kind, spec.layout
+    def __init__(self, spec: ModelSpec, kind: Kind, loss: Loss | None = None) -> None:
+        self.layout, each = spec.layout, loss or loss_of(kind)
         self.module = spec.template().train()
         self.chunk = max(8, min(50, 2**24 // (8 * max(self.layout.n_parameters, 1))))
 
-        def loss(parameters: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        def total(
+            parameters: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor, *more: Tensor
+        ) -> Tensor:
             outputs = functional_call(self.module, {**parameters, **fixed}, (x,))
-            return (per_sample(kind, outputs, y) * w).sum()
+            return (each(outputs, y, *more) * w).sum()
 
-        self._gradient = vmap(grad_and_value(loss), randomness="error")
+        self._gradient = vmap(grad_and_value(total), randomness="error")
 
         def predict(tensors: dict[str, Tensor], x: Tensor) -> Tensor:
             return functional_call(self.module, tensors, (x,)).reshape(len(x), -1)
@@ -47,11 +49,18 @@ class VmappedKernel:
         return answer
 
     def gradient(
-        self, rows: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor, counters: Tensor | None = None
+        self,
+        rows: Tensor,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        out: Tensor,
+        counters: Tensor | None = None,
+        *more: Tensor,
     ) -> Tensor:
         """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,)."""
         parameters, fixed = self._tensors(rows)
-        slopes, loss = self._gradient(parameters, fixed, x, y, weight)
+        slopes, loss = self._gradient(parameters, fixed, x, y, weight, *more)
         for slot in self.layout.parameters:
             slot.view(out).copy_(slopes[slot.name])
         return loss

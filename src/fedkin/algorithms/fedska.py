@@ -1,0 +1,254 @@
+"""FedSKA: the server learns the client graph from the clients' features, and its features guide their training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedkin.algorithm import LocalWork, Setting, State, mix
+from fedkin.algorithms.fedavg import FedAvg
+from fedkin.couplings import Identity
+from fedkin.engines.clients import Clients, Replies
+from fedkin.errors import FedkinError
+from fedkin.graphs.learned import Encoder, Similarity, StructureLearner, keep_snapshot, masks, normalise
+from fedkin.local.features import Granularity, part_features, part_targets, taps, train_guided
+from fedkin.local.sgd import Sgd
+from fedkin.local.shard import Shard
+from fedkin.local.tasks import Request, Trained, client_task, training_task
+from fedkin.local.training import train
+from fedkin.models.cut import cut
+from fedkin.optimisers import Optimiser, Parameters
+
+MOST = 30
+"""Neighbours kept per client unless told otherwise (fewer where there are fewer clients)."""
+
+
+class FedSKA(FedAvg):
+    """FedAvg, a client graph S learned by self-supervision, and structure-based features h^g that guide local training.
+
+        client k:  w ← w − γ ∇[ℓ(f(x_b), y_b) + c·mean_b(1 − cos(h_i, h_k^g))];   tell w and its mean feature h_k^c
+        server:    w ← Σ (n_k/Σn) w_k
+                   E_S steps:  S from H^c (see `StructureLearner`);  minimise the error of GNN_D at noised entries
+                   E_g steps:  H^g = S (H^c W + b);  client k gets h_k^g and tells ∂l_k/∂h_k^g, l_k the loss of its
+                               classifier on h_k^g with its own labels;  the server moves W and b down Σ_k ∂l_k
+
+    This is split learning: the server sees features and gradients with respect to them, never a sample or a label. It
+    keeps the last features of clients that sit out a round; the graph joins those that have sent some. In round 1 there
+    is no h^g yet and training is plain. c = 0 is FedAvg whose clients deploy the model after local training (FedAvgFT),
+    beside which the graph is learned all the same. `result.learned_graph()` is the graph.
+
+    A model is cut at the layer `features` (our networks name it so); its flattened output is the feature, of length d.
+
+    Shapes: H^c and H^g are (K, m, d), with m = 1, the number of classes, or of samples (see `granularity`); S is (K, K)
+    with self-loops. Reference: the FedSKA paper, ECAI 2023. Its released code does something else; see docs/fedska.md.
+    """
+
+    name: ClassVar[str] = "fedska"
+    title: ClassVar[str] = "FedSKA"
+    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+    keeps: ClassVar[tuple[str, ...]] = ("learned_graphs", "learned_rounds")
+
+    k: int | None = Field(
+        None, ge=1, description=f"neighbours each client keeps, less than the clients (default: {MOST}, or all others)"
+    )
+    features: str = Field("features", description="the layer whose output is the feature, by its name in the model")
+    cosine: float = Field(1.0, ge=0, description="weight c of the cosine term; the released code has 0.01 to 1")
+    granularity: Granularity = Field(
+        "client",
+        description="one feature per client, per class of a client, or per sample (aligned: same indices match)",
+    )
+    similarity: Similarity = Field("inner", description="inner product (the paper) or cosine (its code)")
+    structure_steps: int = Field(10, ge=0, description="steps E_S of structure learning per round")
+    encoder_steps: int = Field(10, ge=0, description="steps E_g of split learning per round")
+    noise: Literal["zero", "gaussian"] = Field(
+        "zero", description="disturbed entries are set to 0, or get N(0, 1) added"
+    )
+    mask: float = Field(0.01, gt=0, le=1, description="share r of entries that are disturbed")
+    hidden: int = Field(64, ge=1, description="width of the denoiser's layers")
+    optimiser: Optimiser = Field("sgd", description="of the server's parts: sgd (the paper) or adam (its code)")
+    server_lr: float = Field(0.01, gt=0, description="learning rate of the server's parts")
+    prior: float = Field(0.0, ge=0, le=1, description="share of a given graph in S; the released code has 0.9")
+    average: bool = Field(True, description="average the clients' weights; otherwise each goes on from its own")
+
+    # --- before the first round -----------------------------------------------------------------------------------
+
+    def check(self, setting: Setting) -> None:
+        clients = len(setting)
+        if self.k is not None and self.k >= clients:
+            raise FedkinError(
+                f"fedska: k = {self.k} is not allowed: a client has at most {clients - 1} neighbours here"
+            )
+        cut(setting.spec, setting.task, self.features)
+        if self.granularity == "class" and setting.task.kind != "classification":
+            raise FedkinError("fedska: granularity = 'class' needs a classification task; use 'client' or 'aligned'")
+        if self.granularity == "aligned" and len(set(setting.sizes.tolist())) > 1:
+            few, many = int(np.argmin(setting.sizes)), int(np.argmax(setting.sizes))
+            raise FedkinError(
+                f"fedska: granularity = 'aligned' needs equal sample counts, but client {setting.names[few]!r} has "
+                f"{setting.sizes[few]} training samples and {setting.names[many]!r} has {setting.sizes[many]}; use 'client'"
+            )
+        if self.prior and setting.graph is None:
+            raise FedkinError(
+                f"fedska: prior = {self.prior} mixes in a given graph; give one, for example graph='shared-labels'"
+            )
+
+    def learner(self, size: int, setting: Setting) -> StructureLearner:
+        """The structure learner for features of this size."""
+        return StructureLearner(size, self.k or min(MOST, len(setting) - 1), self.hidden, self.similarity)
+
+    def start(self, setting: Setting) -> State:
+        clients = len(setting)
+        learner = self.learner(cut(setting.spec, setting.task, self.features).size, setting)
+        several = {"client": 1, "class": setting.task.outputs, "aligned": int(setting.sizes[0])}
+        parts = torch.zeros((clients, several[self.granularity], learner.size), dtype=torch.float64)
+        return (
+            super()
+            .start(setting)
+            .with_arrays(
+                features=parts[:, 0].clone(),
+                parts=parts,
+                held=torch.zeros(parts.shape[:2], dtype=torch.bool),
+                guides=torch.zeros_like(parts),
+                learned_graphs=torch.zeros((0, clients, clients), dtype=torch.float32),
+                learned_rounds=torch.zeros(0, dtype=torch.int64),
+                **Parameters.at(learner.initial(setting.streams.generator("structure"))).arrays("structure"),
+                **Parameters.at(Encoder(learner.size).initial()).arrays("encoder"),
+            )
+        )
+
+    # --- one round --------------------------------------------------------------------------------------------------
+
+    def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
+        task, shared = f"{__name__}:fedska", self._how_features()
+        if not self.cosine or not state.round:  # nothing to be guided by
+            return LocalWork(task, shared=shared)
+        guides = state.arrays["guides"][torch.from_numpy(ids)].to(setting.spec.dtype)
+        return LocalWork(task, {"guides": guides}, shared)
+
+    def _how_features(self) -> dict[str, Any]:
+        return {"layer": self.features, "cosine": self.cosine, "granularity": self.granularity}
+
+    def couple(self, state: State, replies: Replies, setting: Setting) -> State:
+        return super().couple(state, replies, setting) if self.average else mix(state, replies, Identity(len(setting)))
+
+    def round(self, state: State, clients: Clients, cohort: np.ndarray, setting: Setting) -> State:
+        replies = self.train(state, clients, cohort, setting)
+        state = replace(state, log={"train_loss": float(replies["loss"].double().mean()) if len(replies) else None})
+        if replies.failed:
+            state = state.with_log(failed=dict(replies.failed))
+        if len(replies):
+            state = self.couple(state, replies, setting)
+            state = self._learn(gathered(state, replies), clients, replies.ids, setting)
+        return replace(state, round=state.round + 1)
+
+    def _learn(self, state: State, clients: Clients, ids: np.ndarray, setting: Setting) -> State:
+        """Structure learning, split learning with the clients `ids`, and the features for the next round."""
+        held = state.arrays["held"]
+        known = held.any(dim=1).nonzero().ravel()
+        given = None
+        if self.prior and setting.graph is not None:
+            whole = torch.from_numpy(setting.graph.adjacency.toarray()) + torch.eye(len(setting), dtype=torch.float64)
+            given = normalise(whole)[known][:, known]
+        state, graph = self._learn_structure(state, known, given, setting)
+        state, guides = self._learn_encoder(state, known, graph, clients, ids)
+        whole = torch.zeros((len(setting), len(setting)), dtype=torch.float64)
+        whole[known[:, None], known[None, :]] = graph
+        kept = keep_snapshot(
+            state.arrays["learned_graphs"], state.arrays["learned_rounds"], whole.fill_diagonal_(0), state.round + 1
+        )
+        state = state.with_arrays(guides=guides, learned_graphs=kept[0], learned_rounds=kept[1])
+        return state.with_log(edges=int((whole > 0).sum()) // 2)
+
+    def _learn_structure(
+        self, state: State, known: Tensor, given: Tensor | None, setting: Setting
+    ) -> tuple[State, Tensor]:
+        """E_S steps on (G, GNN_D); returns S among the known clients."""
+        features, parameters = state.arrays["features"][known], Parameters.read(state.arrays, "structure")
+        learner = self.learner(features.shape[1], setting)
+        names = [setting.names[int(j)] for j in known]
+        drawn, noise = masks(setting.streams, state.round + 1, names, self.structure_steps, learner.size, self.mask)
+        losses = []
+
+        def graph(theta: Tensor) -> Tensor:
+            learned = learner.graph(theta, features)
+            return learned if given is None else (1 - self.prior) * learned + self.prior * given
+
+        for where, shock in zip(drawn, noise):
+            if not bool(where.any()):
+                continue
+            noisy = torch.where(where, features + shock if self.noise == "gaussian" else 0.0, features)
+            theta = parameters.theta.detach().requires_grad_()
+            error = (features - learner.denoise(theta, noisy, graph(theta))).square()[where].mean()
+            parameters = parameters.moved(torch.autograd.grad(error, theta)[0], self.server_lr, self.optimiser)
+            losses.append(float(error.detach()))
+        state = state.with_arrays(**parameters.arrays("structure"))
+        return state.with_log(structure_loss=losses[-1] if losses else None), graph(parameters.theta)
+
+    def _learn_encoder(
+        self, state: State, known: Tensor, graph: Tensor, clients: Clients, ids: np.ndarray
+    ) -> tuple[State, Tensor]:
+        """E_g steps on GNN_E with the gradients that clients `ids` tell; returns H^g of everyone, (K, m, d)."""
+        parts, held = state.arrays["parts"][known], state.arrays["held"][known]
+        parameters, encoder = Parameters.read(state.arrays, "encoder"), Encoder(parts.shape[2])
+        place = {int(j): position for position, j in enumerate(known)}
+        dtype, loss = state.rows.dtype, None
+        for _ in range(self.encoder_steps):
+            theta = parameters.theta.detach().requires_grad_()
+            guides = encoder.encode(theta, graph, parts, held)
+            mine = guides[[place[int(j)] for j in ids]]
+            told = clients.ask(
+                f"{__name__}:fedska gradient", ids, {"guides": mine.detach().to(dtype)}, self._how_features()
+            )
+            answered = torch.from_numpy(np.flatnonzero(np.isin(ids, told.ids)))
+            slope = torch.autograd.grad(mine[answered], theta, told["gradient"].double())[0]
+            parameters = parameters.moved(slope, self.server_lr, self.optimiser)
+            loss = float(told["loss"].double().mean())
+        whole = torch.zeros_like(state.arrays["guides"])
+        whole[known] = encoder.encode(parameters.theta, graph, parts, held)
+        return state.with_arrays(**parameters.arrays("encoder")).with_log(encoder_loss=loss), whole
+
+
+def gathered(state: State, replies: Replies) -> State:
+    """The features of all clients, with what those who answered have just told."""
+    features, parts, held = (state.arrays[name].clone() for name in ("features", "parts", "held"))
+    features[replies.ids] = replies["features"].double()
+    parts[replies.ids] = replies.arrays.get("parts", replies["features"][:, None]).double()
+    held[replies.ids] = replies.arrays.get("held", torch.ones((), dtype=torch.bool))
+    return state.with_arrays(features=features, parts=parts, held=held)
+
+
+# --- the clients' side ------------------------------------------------------------------------------------------------
+
+
+@training_task("fedska")
+def guided_training(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -> Trained:
+    """SGD, guided where there are guides; then tell the features, and keep the classifier for split learning."""
+    shared, ids = request.shared, request.ids
+    settings, t = Sgd(**shared["sgd"]), shared["round"]
+    tap = taps(shard, shared["layer"], shared["cosine"])
+    granularity: Granularity = shared["granularity"]
+    if "guides" in request.per_client:
+        guides = request.per_client["guides"]
+        trained, loss = train_guided(shard, ids, rows, settings, t, tap, guides, granularity, counters)
+    else:
+        trained, loss = train(shard, ids, rows, settings, t, counters=counters)
+    if not shared.get("commit", True):
+        return Trained(trained, loss)
+    told: dict[str, Any] = part_features(shard, ids, trained, tap, granularity)
+    return Trained(trained, loss, keep={"classifier": trained[:, tap.cut.columns]}, extra=told)
+
+
+@client_task("fedska gradient")
+def gradient_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """The loss l_k of each client's classifier on the guides it got, (k, m, d), and the gradient ∂l_k/∂guides."""
+    ids, shared = request.ids, request.shared
+    tap = taps(shard, shared["layer"], shared["cosine"])
+    tensors = tap.cut.head_tensors(shard.store["classifier"][ids])
+    targets, shares = part_targets(shard, ids, shared["granularity"])
+    gradient, loss = tap.head_gradient(request.per_client["guides"].to(shard.spec.dtype), tensors, targets, shares)
+    return {"gradient": gradient, "loss": loss}

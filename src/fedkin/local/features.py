@@ -1,0 +1,187 @@
+"""Features on the client side: telling their means, training towards given ones, and the gradient for split learning.
+
+A client's samples are put into m *parts*, each with one feature vector: all samples in one ("client", m = 1), one part per
+class ("class", m = C), or one per sample ("aligned", m = n). Features that travel are (k, m, d).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional
+
+from fedkin.local.kernels import Kernel
+from fedkin.local.losses import Loss, loss_of
+from fedkin.local.sgd import Sgd
+from fedkin.local.shard import Shard
+from fedkin.local.training import Chunk, train_chunks
+from fedkin.models.cut import Cut, cut
+
+Granularity = Literal["client", "class", "aligned"]
+
+
+def misalignment(features: Tensor, guides: Tensor) -> Tensor:
+    """1 − cos of each pair, (…, d) → (…,); 0 (and no gradient) where either vector is zero: it has no direction."""
+    size = features.norm(dim=-1) * guides.norm(dim=-1)
+    there = size > 1e-12
+    return torch.where(there, 1 - (features * guides).sum(dim=-1) / torch.where(there, size, 1.0), 0.0)
+
+
+def guided_loss(loss: Loss, outputs: int, cosine: float) -> Loss:
+    """ℓ(output_i, y_i) + cosine·(1 − cos(h_i, g_i)), from outputs with the features behind them, (n, outputs + d)."""
+
+    def each(tapped: Tensor, targets: Tensor, guides: Tensor) -> Tensor:
+        return loss(tapped[:, :outputs], targets) + cosine * misalignment(tapped[:, outputs:], guides)
+
+    return each
+
+
+class Taps:
+    """A shard's model, cut: kernels with tapped features, one per worker thread, and the classifier alone."""
+
+    def __init__(self, shard: Shard, layer: str, cosine: float) -> None:
+        self.cut: Cut = cut(shard.spec, shard.task, layer)
+        self.outputs = shard.task.outputs
+        self.kernels: SimpleQueue[Kernel] = SimpleQueue()
+        tapped, loss = self.cut.tapped(), guided_loss(loss_of(shard.task.kind), self.outputs, cosine)
+        for _ in range(shard.workers):
+            self.kernels.put(shard.choice.variant(tapped, loss))
+        self.head_gradient = self._head_gradient(shard)
+
+    def _head_gradient(self, shard: Shard) -> Callable[..., tuple[Tensor, Tensor]]:
+        """(guides (k, m, d), classifiers, targets (k, m, …), shares (k, m)) → ∂l/∂guides (k, m, d) and l (k,)."""
+        head, loss = self.cut.head(), loss_of(shard.task.kind)
+
+        def total(guides: Tensor, tensors: dict[str, Tensor], targets: Tensor, shares: Tensor) -> Tensor:
+            return (loss(functional_call(head, tensors, (guides,)), targets) * shares).sum()
+
+        one = grad_and_value(total)
+        if shard.choice.name != "loop":
+            return vmap(one)
+
+        def by_loop(guides: Tensor, tensors: dict[str, Tensor], *rest: Tensor) -> tuple[Tensor, Tensor]:
+            found = [one(g, {n: t[k] for n, t in tensors.items()}, *(r[k] for r in rest)) for k, g in enumerate(guides)]
+            return torch.stack([slope for slope, _ in found]), torch.stack([value for _, value in found])
+
+        return by_loop
+
+
+def taps(shard: Shard, layer: str, cosine: float) -> Taps:
+    """The shard's `Taps` at a layer, made once."""
+    key = f"taps {layer} {cosine}"
+    if key not in shard.objects:
+        shard.objects[key] = Taps(shard, layer, cosine)
+    found: Taps = shard.objects[key]
+    return found
+
+
+def part_features(
+    shard: Shard, ids: np.ndarray, rows: Tensor, tap: Taps, granularity: Granularity
+) -> dict[str, Tensor]:
+    """What clients tell of their training samples' features under the models `rows` (k, B), in evaluation mode.
+
+    Returns "features" (k, d), the mean over samples; for "class" and "aligned" also "parts" (k, m, d), and for "class"
+    "held" (k, C): which classes the client has (the features of others are 0).
+    """
+    samples, sizes = shard.train, shard.train.sizes[ids]
+    m = {"client": 0, "class": shard.task.outputs, "aligned": int(sizes.max())}[granularity]
+    answer = {"features": rows.new_zeros((len(ids), tap.cut.size))}
+    if m:
+        answer["parts"] = rows.new_zeros((len(ids), m, tap.cut.size))
+    if granularity == "class":
+        answer["held"] = torch.zeros((len(ids), m), dtype=torch.bool)
+
+    def work(chosen: np.ndarray) -> None:
+        pick = torch.from_numpy(chosen)
+        place = np.arange(int(sizes[chosen].max()))[None, :]
+        real = torch.from_numpy(place < sizes[chosen][:, None])
+        index = torch.from_numpy(samples.offsets[ids[chosen]][:, None] + np.minimum(place, sizes[chosen][:, None] - 1))
+        x = samples.x.index_select(0, index.reshape(-1)).view(*index.shape, *samples.x.shape[1:])
+        kernel = tap.kernels.get()
+        try:
+            features = kernel.outputs(rows[pick], x)[..., tap.outputs :]
+        finally:
+            tap.kernels.put(kernel)
+        share = real.to(rows.dtype)
+        answer["features"][pick] = torch.einsum("kn,knd->kd", share / share.sum(dim=1, keepdim=True), features)
+        if granularity == "aligned":
+            answer["parts"][pick] = features
+        elif granularity == "class":
+            member = functional.one_hot(samples.y[index], m).to(rows.dtype) * share[..., None]
+            counts = member.sum(dim=1)
+            answer["parts"][pick] = torch.einsum("knc,knd->kcd", member / counts.clamp(min=1)[:, None], features)
+            answer["held"][pick] = counts > 0
+
+    shard.each(work, shard.chunks(ids, sizes, chunk_size(tap, sizes, samples.x)))
+    return answer
+
+
+def chunk_size(tap: Taps, sizes: np.ndarray, x: Tensor, limit: int = 2**22) -> int:
+    """How many clients to evaluate at once: few enough that their inputs stay small."""
+    kernel = tap.kernels.get()
+    tap.kernels.put(kernel)
+    return max(1, min(kernel.chunk, limit // max(1, int(sizes.max()) * x[0].numel())))
+
+
+def train_guided(
+    shard: Shard,
+    ids: np.ndarray,
+    rows: Tensor,
+    settings: Sgd,
+    round: int,
+    tap: Taps,
+    guides: Tensor,
+    granularity: Granularity,
+    counters: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """SGD on ℓ + cosine·(1 − cos(h_i, g_i)), where g_i is the guide (k, m, d) of sample i's part; as `train` otherwise."""
+    samples = shard.train
+    positions = torch.arange(len(samples.x))
+
+    def work(chunk: Chunk) -> Tensor:
+        mine, first = guides[chunk.place].to(rows.dtype), torch.from_numpy(samples.offsets[ids[chunk.place]])[:, None]
+        client = torch.arange(len(mine))[:, None]
+        weights, descent = chunk.weights, chunk.descent()
+        slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
+        total = rows.new_zeros(len(mine))
+        kernel = tap.kernels.get()
+        try:
+            for a, x, where, weight in chunk.plan("batches").batches(samples.x, positions):
+                y = samples.y[where]
+                part = y if granularity == "class" else where - first[:a] if granularity == "aligned" else 0
+                goal = mine[client[:a], part].expand(*where.shape, -1)
+                count = None if chunk.counters is None else chunk.counters[:a]
+                total[:a] += kernel.gradient(chunk.rows[:a], x, y, weight, slopes[:a], count, goal)
+                if settings.weight_decay:
+                    slopes[:a].add_(weights[:a], alpha=settings.weight_decay)
+                descent.step(weights[:a], slopes[:a])
+        finally:
+            tap.kernels.put(kernel)
+        return chunk.per_step(total)
+
+    return train_chunks(shard, ids, rows, settings, round, work, counters)
+
+
+def part_targets(shard: Shard, ids: np.ndarray, granularity: Granularity) -> tuple[Tensor, Tensor]:
+    """What the classifier should make of each part's feature, (k, m, …), and the part's share of the samples, (k, m).
+
+    Classes are told as distributions: a part that holds several has their relative frequencies as its target. The
+    target of a mixed part of a regression task is the mean, which gives the gradient of the mean squared error.
+    """
+    samples, classes = shard.train, shard.task.outputs
+    own = [samples.of(int(k))[1] for k in ids]
+    if shard.task.kind == "classification":
+        own = [functional.one_hot(y, classes).to(shard.spec.dtype) for y in own]
+    mean = torch.stack([y.to(shard.spec.dtype).mean(dim=0) for y in own])
+    if granularity == "client":
+        return mean[:, None], torch.ones((len(ids), 1), dtype=mean.dtype)
+    if granularity == "class":
+        return torch.eye(classes, dtype=mean.dtype).expand(len(ids), -1, -1), mean
+    targets = torch.stack(own)
+    return targets, torch.full(targets.shape[:2], 1 / targets.shape[1], dtype=mean.dtype)

@@ -1,0 +1,17 @@
+"""How FedSKA is run in the contract tests."""
+
+from __future__ import annotations
+
+PARAMETERS = {"mask": 0.3}
+OTHER = {
+    "k": 1,
+    "features": "features.1",
+    "granularity": "class",
+    "similarity": "cosine",
+    "noise": "gaussian",
+    "optimiser": "adam",
+    "mask": 0.6,
+}
+SILENT = {
+    "prior": "needs a given graph; tests/algorithms/test_fedska.py",
+}
