@@ -8,7 +8,7 @@ READY  := .venv/.ready
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 JOBS     ?= 2
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow test-engines lint bench clean
 
 demo: $(READY)
 	$(BIN)/fedkin demo
@@ -18,6 +18,10 @@ test: lint
 
 test-slow: $(READY)
 	$(TEST_ENV) $(BIN)/pytest -q -n $(JOBS) --dist loadfile -m slow
+
+# The engines on other machines in full: Ray and Flower with real servers on loopback.
+test-engines: $(READY)
+	$(TEST_ENV) $(BIN)/pytest -q -m engines
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -52,7 +52,10 @@ class Options(BaseModel):
     global_test: bool = Field(False, description="also test every final model on all clients' test samples")
     dtype: Literal["float32", "float64"] = Field("float32", description="number type of training")
     engine: str = Field("in_process", description="who runs the clients")
-    workers: int | None = Field(None, ge=1, description="worker threads (default: one per core)")
+    engine_options: dict[str, Any] | None = Field(
+        None, description="options of the engine: address, timeout, start_timeout of ray"
+    )
+    workers: int | None = Field(None, ge=1, description="worker threads, or Ray actors (default: one per core)")
     checkpoint_every: int | None = Field(None, ge=1, description="save every so many rounds (default: when evaluating)")
     influence: bool | None = Field(None, description="track who shaped whom (default: up to 2,000 clients)")
 
@@ -90,7 +93,7 @@ class Run:
         spec = algorithm.model_spec(model, federation.names, federation.task, getattr(torch, options.dtype))
         if options.global_test and not spec.layout.width:
             raise FedkinError("global_test moves models between clients, but these clients bring models of their own")
-        self.clients = connect(options.engine, federation, spec, streams, options.workers)
+        self.clients = connect(options.engine, federation, spec, streams, options.workers, options.engine_options)
         if graph is None and algorithm.graph_spec is not None:
             graph = federation.graph or algorithm.graph_spec
         used = self._resolve(graph)

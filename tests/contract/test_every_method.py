@@ -31,7 +31,7 @@ def _load(name: str) -> Any:
 
 
 make_federation = _load("conftest").make_federation
-Sharded = _load("sharded").Sharded
+Scattered = _load("sharded").Scattered
 METHODS = algorithms.names()
 
 # How a method is run here, where its defaults do not fit a toy federation.
@@ -172,7 +172,7 @@ def test_sharding_does_not_matter(
 ) -> None:
     model = MODEL.get(name, model)
     together = run(name, federation, model=model)
-    monkeypatch.setitem(engines.ENGINES, "sharded", Sharded)
+    monkeypatch.setitem(engines.ENGINES, "sharded", Scattered)
     if name in TOGETHER:
         with pytest.raises(FedkinError, match=TOGETHER[name]):
             run(name, federation, model=model, engine="sharded")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from fedkin.errors import unknown
+from fedkin.errors import FedkinError, unknown
 
 if TYPE_CHECKING:
     from fedkin.engines.clients import Clients
@@ -20,11 +20,34 @@ def _in_process(federation: Federation, spec: ModelSpec, streams: Streams, worke
     return InProcess(federation, spec, streams, workers)
 
 
-ENGINES: dict[str, Callable[..., Clients]] = {"in_process": _in_process}
+def _ray(federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None, **options: Any) -> Clients:
+    try:
+        from fedkin.engines.ray import RayClients
+    except ImportError as problem:
+        raise FedkinError("engine 'ray' needs Ray; install it with: pip install 'fedkin[ray]'") from problem
+    return RayClients(federation, spec, streams, workers, **options)
 
 
-def connect(name: str, federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None) -> Clients:
-    """The clients of a federation, run by the engine with this name."""
+def _flower(*_: Any, **__: Any) -> Clients:
+    raise FedkinError(
+        "engine 'flower' trains where the data are, started by flwr run; begin with: fedkin deploy init DIR"
+    )
+
+
+ENGINES: dict[str, Callable[..., Clients]] = {"in_process": _in_process, "ray": _ray, "flower": _flower}
+
+
+def connect(
+    name: str,
+    federation: Federation,
+    spec: ModelSpec,
+    streams: Streams,
+    workers: int | None,
+    options: Mapping[str, Any] | None = None,
+) -> Clients:
+    """The clients of a federation, run by the engine with this name; `options` are the engine's own."""
     if name not in ENGINES:
         raise unknown("engine", name, sorted(ENGINES))
-    return ENGINES[name](federation, spec, streams, workers)
+    if options and name == "in_process":
+        raise FedkinError(f"engine 'in_process' takes no options; leave out {next(iter(options))!r}")
+    return ENGINES[name](federation, spec, streams, workers, **(options or {}))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph
+
+if TYPE_CHECKING:
+    from fedkin.local.tasks import Request
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,17 @@ class Traffic:
 
     def total(self) -> int:
         return self.down + self.up + self.peers
+
+    def add(self, request: Request, answered: np.ndarray, arrays: Mapping[str, Tensor]) -> None:
+        """A question and its answers: what all clients get alike is sent to each of them."""
+        self.down += n_bytes(request.per_client) + n_bytes(request.shared) * len(answered)
+        self.up += n_bytes(arrays)
+        self.messages += 2 * len(answered)
+
+    def add_letters(self, letters: np.ndarray, size: int) -> None:
+        """An exchange: letters per entry of the adjacency, and the bytes of one."""
+        self.peers += int(letters.sum()) * size
+        self.messages += int(letters.sum())
 
 
 class Clients(Protocol):
@@ -100,6 +115,30 @@ def carried(graph: ClientGraph, ids: np.ndarray) -> np.ndarray:
     there[ids] = True
     receiver = np.repeat(there, np.diff(graph.adjacency.indptr))
     return (receiver & there[graph.adjacency.indices]).astype(np.int64)
+
+
+def check_rows(task: str, request: Request) -> None:
+    """Every array must have one row per asked client."""
+    for key, value in request.per_client.items():
+        if len(value) != len(request.ids):
+            raise FedkinError(f"task {task!r}: {key!r} has {len(value)} rows for {len(request.ids)} clients")
+
+
+def needs_graph(task: str, graph: ClientGraph | None) -> ClientGraph:
+    if graph is None:
+        raise FedkinError(f"task {task!r} needs neighbours, but the clients have no graph; give one")
+    return graph
+
+
+def settled(
+    task: str, names: Sequence[str], ids: np.ndarray, arrays: Mapping[str, Tensor], failed: Mapping[str, str]
+) -> Replies:
+    """The replies of those who answered well. If a task fails on every client, the fault is not theirs."""
+    if failed and not len(ids):
+        name, reason = next(iter(failed.items()))
+        reason = reason.removeprefix(f"task {task!r} failed: ")
+        raise FedkinError(f"task {task!r} failed on every client, first on {name!r}: {reason}")
+    return set_aside(names, ids, arrays, failed)
 
 
 def set_aside(

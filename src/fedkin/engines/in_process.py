@@ -7,26 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from fedkin.engines.clients import Replies, Traffic, carried, n_bytes, set_aside
-from fedkin.errors import FedkinError, unknown
+from fedkin.engines.clients import Replies, Traffic, carried, check_rows, n_bytes, needs_graph, settled
+from fedkin.engines.host import Host
+from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph
 from fedkin.local.mail import Mail
-from fedkin.local.shard import Shard
-from fedkin.local.tasks import Request, find_task
+from fedkin.local.tasks import Request
 from fedkin.models import ModelSpec
 from fedkin.streams import Streams
 
 
-class InProcess:
-    """The `Clients` contract on one machine."""
+class InProcess(Host):
+    """The `Clients` contract on one machine: one host with everybody in it."""
 
     def __init__(self, federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None = None) -> None:
-        self.shard = Shard(federation, spec, streams, workers)
-        self.names = federation.names
+        super().__init__(federation, spec, streams, workers)
         self.sizes = federation.train.sizes
         self.traffic = Traffic()
         self.graph: ClientGraph | None = None
@@ -39,16 +37,12 @@ class InProcess:
         shared: Mapping[str, Any] | None = None,
         bill: bool = True,
     ) -> Replies:
-        per_client, shared = dict(per_client or {}), dict(shared or {})
-        for key, value in per_client.items():
-            if len(value) != len(ids):
-                raise FedkinError(f"task {task!r}: {key!r} has {len(value)} rows for {len(ids)} clients")
-        ids, arrays, failed = self._answers(task, Request(ids, per_client, shared))
+        request = Request(ids, dict(per_client or {}), dict(shared or {}))
+        check_rows(task, request)
+        answer = self.answer(task, request)
         if bill:
-            self.traffic.down += n_bytes(per_client) + n_bytes(shared) * len(ids)
-            self.traffic.up += n_bytes(arrays)
-            self.traffic.messages += 2 * len(ids)
-        return set_aside(self.names, ids, arrays, failed)
+            self.traffic.add(request, answer.ids, answer.arrays)
+        return settled(task, self.names, answer.ids, answer.arrays, answer.failed)
 
     def link(self, graph: ClientGraph) -> None:
         if self.graph is not None:
@@ -58,68 +52,10 @@ class InProcess:
     def exchange(
         self, letter: str, task: str, ids: np.ndarray, shared: Mapping[str, Any] | None = None, bill: bool = True
     ) -> Replies:
-        if self.graph is None:
-            raise FedkinError(f"task {task!r} needs neighbours, but the clients have no graph; give one")
-        mail = Mail.along(self.graph, ids, ids, self.outbox(letter, ids))
-        replies, letters = self.deliver(task, ids, mail, shared), carried(self.graph, ids)
+        graph = needs_graph(task, self.graph)
+        mail = Mail.along(graph, ids, ids, self.outbox(letter, ids))
+        answer = self.answer(task, Request(ids, {}, dict(shared or {}), mail))
+        letters = carried(graph, ids)
         if bill:
-            self.traffic.peers += int(letters.sum()) * n_bytes({"letter": mail.letters[:1]})
-            self.traffic.messages += int(letters.sum())
-        return replace(replies, letters=letters)
-
-    def outbox(self, letter: str, ids: np.ndarray) -> Tensor:
-        """Copies of the private state that clients are about to send, (k, …)."""
-        if letter not in self.shard.store:
-            raise unknown("private state of the clients", letter, sorted(self.shard.store))
-        return self.shard.store[letter][torch.from_numpy(ids)]
-
-    def deliver(self, task: str, ids: np.ndarray, mail: Mail, shared: Mapping[str, Any] | None = None) -> Replies:
-        """Have clients do a task with the letters they got."""
-        ids, arrays, failed = self._answers(task, Request(ids, {}, dict(shared or {}), mail))
-        return set_aside(self.names, ids, arrays, failed)
-
-    def _answers(self, task: str, request: Request) -> tuple[np.ndarray, dict[str, Tensor], dict[str, str]]:
-        """Run the task on the shard. If it breaks, find out on which clients and set those aside."""
-        function = find_task(task)
-        try:
-            return request.ids, function(self.shard, request), {}
-        except FedkinError:
-            raise
-        except Exception as problem:
-            return self._one_by_one(task, request, problem)
-
-    def _one_by_one(
-        self, task: str, request: Request, problem: Exception
-    ) -> tuple[np.ndarray, dict[str, Tensor], dict[str, str]]:
-        """Ask again client by client, to name the ones that fail; if all fail, the fault is not theirs."""
-        answers: list[dict[str, Tensor]] = []
-        good: list[int] = []
-        failed: dict[str, str] = {}
-        for position, k in enumerate(request.ids):
-            try:
-                answers.append(find_task(task)(self.shard, request.only(position)))
-                good.append(int(k))
-            except Exception as own:
-                failed[self.names[k]] = f"task {task!r} failed: {own}"
-        if not good:
-            raise FedkinError(
-                f"task {task!r} failed on every client, first on {self.names[request.ids[0]]!r}: {problem}"
-            ) from problem
-        stacked = {key: torch.cat([answer[key] for answer in answers]) for key in answers[0]}
-        return np.array(good), stacked, failed
-
-    def snapshot(self) -> dict[str, Tensor]:
-        return dict(self.shard.store)
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.shard.store = {name: value.clone() for name, value in state.items()}
-        self.shard.objects.clear()
-
-    def estimators(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for held in self.shard.objects.values():
-            found |= held.models() if hasattr(held, "models") else {}
-        return found
-
-    def close(self) -> None:
-        self.shard.close()
+            self.traffic.add_letters(letters, n_bytes({"letter": mail.letters[:1]}))
+        return replace(settled(task, self.names, answer.ids, answer.arrays, answer.failed), letters=letters)

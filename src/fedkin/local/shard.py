@@ -50,6 +50,8 @@ class Shard:
         self.choice = choose(spec, federation.task)
         self.store: dict[str, Tensor] = {}
         """Private state by name: a tensor whose first axis is the shard's clients."""
+        self.unset: dict[str, Tensor] = {}
+        """After a restart: clients, (clients,) bool, that had no private state of this name when it was saved."""
         self.objects: dict[str, Any] = {}
         """What is no tensor (estimators): never saved, built again from private state after a restart."""
         self.workers = workers or len(os.sched_getaffinity(0))
@@ -66,6 +68,8 @@ class Shard:
         if name not in self.store:
             first = default()
             self.store[name] = first.expand(len(self), *first.shape).clone()
+        elif name in self.unset:
+            self.store[name][self.unset.pop(name)] = default()
         return self.store[name]
 
     @contextmanager

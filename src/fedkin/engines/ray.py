@@ -1,0 +1,342 @@
+"""The ray engine: clients sharded over Ray actors, on this machine or on a cluster.
+
+Every actor is a host (`fedkin.engines.host`) with stacked training on one core. Rows go to actors and back in chunks of
+bounded size through Ray's object store. In an exchange letters go from actor to actor by reference; the driver knows who
+writes to whom, and sees none of the rows.
+
+An actor that dies or does not answer in time is started again. Its clients are among the failed of the present round and
+rejoin in the next with the server's rows; their private state is that of the last checkpoint, or that of the start
+where there is none.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import ray
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from torch import Tensor
+
+from fedkin.algorithm import first_fault
+from fedkin.engines.clients import n_bytes
+from fedkin.engines.host import Answer, Host
+from fedkin.engines.sharding import Post, Question, Said, Sharded, contiguous, no_letter
+from fedkin.errors import FedkinError, unknown
+from fedkin.federation import Federation
+from fedkin.local.tasks import Request
+from fedkin.models import ModelSpec
+from fedkin.streams import Streams
+
+CHUNK_BYTES = 64 * 2**20
+"""A question to one actor carries at most this many bytes of rows (or one client's)."""
+IN_FLIGHT = 2
+"""Chunks on their way to one actor: one being worked on, one waiting."""
+STORE_BYTES = 2**30
+"""Object store of a Ray started here; what does not fit is spilled to disk by Ray."""
+
+T = TypeVar("T")
+
+
+class RayOptions(BaseModel):
+    """What the ray engine takes besides the federation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    address: str | None = Field(None, description="a cluster to join, for example auto or ray://host:10001")
+    timeout: float = Field(3600.0, gt=0, description="seconds an actor may take for one answer")
+    start_timeout: float = Field(120.0, gt=0, description="seconds the actors may take to start")
+
+
+def _checked(options: Mapping[str, Any]) -> RayOptions:
+    for key in options:
+        if key not in RayOptions.model_fields:
+            raise unknown("option of engine ray", key, list(RayOptions.model_fields))
+    try:
+        return RayOptions(**options)
+    except ValidationError as problem:
+        raise FedkinError(first_fault("engine ray", problem)) from problem
+
+
+class HostActor:
+    """A host in a process of its own. Tensors travel as NumPy arrays, which Ray moves without pickling them."""
+
+    def __init__(self, federation: Federation, spec: ModelSpec, streams: Streams) -> None:
+        torch.set_num_threads(1)
+        self.host = Host(federation, spec, streams, workers=1)
+
+    def ready(self) -> bool:
+        return True
+
+    def answer(
+        self, task: str, ids: np.ndarray, per_client: Mapping[str, Any], shared: Mapping[str, Any]
+    ) -> Answer | FedkinError:
+        return self._answer(task, Request(ids.copy(), _tensors(per_client), _tensors(shared)))
+
+    def post(self, letter: str, parcels: Sequence[np.ndarray]) -> tuple[Any, ...]:
+        """The bytes of one letter (−1: there are none of this name), then the letters of every parcel."""
+        store = self.host.shard.store
+        if letter not in store:
+            return (-1, sorted(store)), *(np.zeros(0) for _ in parcels)
+        size = n_bytes({"letter": store[letter][:1]})
+        return (size, []), *(self.host.outbox(letter, ids.copy()).numpy() for ids in parcels)
+
+    def deliver(
+        self, task: str, ids: np.ndarray, shared: Mapping[str, Any], post: Post, *letters: np.ndarray
+    ) -> Answer | FedkinError:
+        mail = post.mail([torch.from_numpy(part.copy()) for part in letters])
+        return self._answer(task, Request(ids.copy(), {}, _tensors(shared), mail))
+
+    def _answer(self, task: str, request: Request) -> Answer | FedkinError:
+        try:
+            answer = self.host.answer(task, request)
+        except FedkinError as problem:
+            return problem
+        return Answer(answer.ids, _arrays(answer.arrays), answer.failed)
+
+    def snapshot(self) -> dict[str, Any]:
+        return _arrays(self.host.snapshot())
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.host.restore(_tensors(state))
+
+    def estimators(self) -> dict[str, Any]:
+        return self.host.estimators()
+
+
+def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value.numpy() if isinstance(value, Tensor) else value for key, value in values.items()}
+
+
+def _tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays from the object store are read-only views of it: copied, because tasks own what they get."""
+    return {key: torch.from_numpy(v.copy()) if isinstance(v, np.ndarray) else v for key, v in values.items()}
+
+
+class RayClients(Sharded):
+    """The `Clients` contract over Ray actors."""
+
+    def __init__(
+        self, federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None = None, **options: Any
+    ) -> None:
+        self.options = _checked(options)
+        self.started = _join_or_start(self.options.address)
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        parts = contiguous(federation.train.sizes, min(workers or max(1, cores), len(federation)))
+        super().__init__(federation.names, federation.train.sizes, parts)
+        self.common = ray.put((spec, streams))
+        self.data = [ray.put(federation.take(own)) for own in self.members]
+        self.kept: list[Any] = [None] * len(self.members)
+        """References to every host's private state at the last checkpoint."""
+        self.actors = [self._start(host) for host in range(len(self.members))]
+        self._wait_until_ready()
+
+    # --- actors -------------------------------------------------------------------------------------------------------
+
+    def _start(self, host: int) -> Any:
+        actor: Any = ray.remote(num_cpus=1, max_restarts=0)(_Starter).remote(self.data[host], self.common)
+        if self.kept[host] is not None:
+            actor.restore.remote(self.kept[host])
+        return actor
+
+    def _wait_until_ready(self) -> None:
+        try:
+            ray.get([actor.ready.remote() for actor in self.actors], timeout=self.options.start_timeout)
+        except GetTimeoutError:
+            self.close()
+            raise FedkinError(
+                f"Ray did not start {len(self.actors)} actors within {self.options.start_timeout:g} s; "
+                "free some CPUs of the cluster or ask for fewer workers"
+            ) from None
+        except RayError as problem:
+            self.close()
+            raise FedkinError(f"Ray could not start the clients: {_first_line(problem)}") from problem
+
+    def _lost(self, host: int, problem: Exception | None) -> str:
+        """Why there is no answer; where the actor is gone or stuck, another takes its place."""
+        if isinstance(problem, RayTaskError) and not isinstance(problem, RayActorError):
+            return f"failed in its Ray actor: {_first_line(problem.cause or problem)}"
+        ray.kill(self.actors[host])
+        self.actors[host] = self._start(host)
+        if problem is None:
+            return f"did not answer within {self.options.timeout:g} s; its Ray actor was started again"
+        return f"its Ray actor died ({type(problem).__name__}) and was started again"
+
+    def _collect(self, pending: Mapping[int, Any]) -> dict[int, Any]:
+        """Host → what its reference holds, or the reason why there is nothing."""
+        found: dict[int, Any] = {}
+        ray.wait(list(pending.values()), num_returns=len(pending), timeout=self.options.timeout, fetch_local=False)
+        for host, reference in pending.items():
+            found[host] = self._get(host, reference, lambda value: value)
+        return found
+
+    def _get(self, host: int, reference: Any, use: Callable[[Any], T]) -> T | str:
+        try:
+            ready, _ = ray.wait([reference], timeout=0)
+            return use(ray.get(reference, timeout=self.options.timeout)) if ready else self._lost(host, None)
+        except RayError as problem:
+            return self._lost(host, problem)
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def _send(self, questions: Mapping[int, Question]) -> Said:
+        shared = _put_shared(questions)
+        waiting = {host: _chunks(question) for host, question in questions.items()}
+        parts: dict[int, list[Answer]] = {host: [] for host in questions}
+        silent: dict[int, str] = {}
+        pending: dict[Any, int] = {}
+
+        def feed(host: int) -> None:
+            chunk = next(waiting[host], None)
+            if chunk is not None:
+                reference = self.actors[host].answer.remote(chunk.task, chunk.ids, _arrays(chunk.per_client), shared)
+                pending[reference] = host
+
+        for host in questions:
+            for _ in range(IN_FLIGHT):
+                feed(host)
+        while pending:
+            ready, _ = ray.wait(list(pending), num_returns=1, timeout=self.options.timeout)
+            for reference in ready or list(pending):
+                host = pending.pop(reference)
+                if host in silent:
+                    continue
+                got = self._get(host, reference, _received)
+                if isinstance(got, str):
+                    silent[host] = got
+                else:
+                    parts[host].append(got)
+                    feed(host)
+        return {host: silent[host] if host in silent else _joined(parts[host]) for host in questions}
+
+    def _deliver(self, letter: str, posts: Mapping[int, Post], questions: Mapping[int, Question]) -> tuple[Said, int]:
+        sent: dict[int, list[tuple[int, np.ndarray]]] = {host: [] for host in questions}
+        for receiver, post in posts.items():
+            for parcel in post.parcels:
+                sent[parcel.sender].append((receiver, parcel.ids))
+        receipts: dict[int, Any] = {}
+        letters: dict[tuple[int, int], Any] = {}
+        for host, parcels in sent.items():
+            post_all = self.actors[host].post.options(num_returns=1 + len(parcels))
+            first, *rest = _as_list(post_all.remote(letter, [ids for _, ids in parcels]))
+            receipts[host] = first
+            letters |= {(host, receiver): reference for (receiver, _), reference in zip(parcels, rest)}
+        said: dict[int, Any] = self._collect(receipts)
+        silent = {host: reason for host, reason in said.items() if isinstance(reason, str)}
+        sizes = {host: size for host, (size, _) in ((h, s) for h, s in said.items() if h not in silent)}
+        if sizes and max(sizes.values()) < 0:
+            raise no_letter(letter, next(known for host, (_, known) in said.items() if host in sizes))
+        mute = {*silent, *(host for host, size in sizes.items() if size < 0)}
+        shared = _put_shared(questions)
+        pending = {}
+        for host, question in questions.items():
+            if host not in silent:
+                post = posts[host].without(mute)
+                mine = [letters[parcel.sender, host] for parcel in post.parcels]
+                pending[host] = self.actors[host].deliver.remote(question.task, question.ids, shared, post, *mine)
+        answers: dict[int, Answer | str] = {
+            host: got if isinstance(got, str) else _received(got) for host, got in self._collect(pending).items()
+        }
+        return {**silent, **answers}, max(sizes.values(), default=0)
+
+    # --- private state ------------------------------------------------------------------------------------------------
+
+    def _snapshots(self) -> list[dict[str, Tensor]]:
+        taken = {host: actor.snapshot.remote() for host, actor in enumerate(self.actors)}
+        states: list[dict[str, Tensor]] = []
+        for host, got in self._collect(taken).items():
+            if not isinstance(got, str):
+                self.kept[host] = taken[host]
+            elif self.kept[host] is not None:  # the actor died just now: its successor has the state before
+                got = ray.get(self.kept[host], timeout=self.options.timeout)
+            states.append({} if isinstance(got, str) else _tensors(got))
+        return states
+
+    def _restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        self.kept = [ray.put(_arrays(state)) for state in states]
+        done = {host: actor.restore.remote(self.kept[host]) for host, actor in enumerate(self.actors)}
+        for host, got in self._collect(done).items():
+            if isinstance(got, str):
+                raise FedkinError(f"client {self.names[self.members[host][0]]!r} could not be restored: {got}")
+
+    def estimators(self) -> dict[str, Any]:
+        found = self._collect({host: actor.estimators.remote() for host, actor in enumerate(self.actors)})
+        held = {name: model for part in found.values() if not isinstance(part, str) for name, model in part.items()}
+        return {name: held[name] for name in self.names if name in held}
+
+    def close(self) -> None:
+        for actor in self.actors:
+            ray.kill(actor)
+        self.actors, self.data, self.kept = [], [], []
+        if self.started and ray.is_initialized():
+            ray.shutdown()
+            self.started = False
+
+
+class _Starter(HostActor):
+    """The actor's class as Ray makes it: the arguments come from the object store."""
+
+    def __init__(self, federation: Federation, common: tuple[ModelSpec, Streams]) -> None:
+        super().__init__(federation, *common)
+
+
+def _join_or_start(address: str | None) -> bool:
+    """Join the cluster at `address`, or the Ray this process already has, or start one. True if it is ours to end."""
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address is None:
+        cores = len(os.sched_getaffinity(0))
+        ray.init(num_cpus=cores, include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
+        return True
+    try:
+        ray.init(address=address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as problem:
+        raise FedkinError(f"no Ray cluster at {address!r}: {_first_line(problem)}") from problem
+    return True
+
+
+def _put_shared(questions: Mapping[int, Question]) -> Any:
+    """What all get alike goes to the object store once."""
+    return ray.put(_arrays(next(iter(questions.values())).shared))
+
+
+def _chunks(question: Question) -> Iterator[Question]:
+    """The same question to a few clients at a time, so that the object store never holds all rows at once."""
+    each = n_bytes(question.per_client) // max(1, len(question.ids))
+    step = max(1, CHUNK_BYTES // max(1, each))
+    for start in range(0, len(question.ids), step):
+        rows = slice(start, start + step)
+        mine = {key: value[rows] for key, value in question.per_client.items()}
+        yield Question(question.task, question.ids[rows], mine)
+
+
+def _received(got: Answer | FedkinError) -> Answer:
+    """An answer as tensors; what a task refused is refused here."""
+    if isinstance(got, FedkinError):
+        raise got
+    return Answer(got.ids, _tensors(got.arrays), got.failed)
+
+
+def _joined(parts: Sequence[Answer]) -> Answer:
+    """The answers to the chunks of one question as one."""
+    if len(parts) == 1:
+        return parts[0]
+    full = [part for part in parts if len(part.ids)]
+    arrays = {key: torch.cat([part.arrays[key] for part in full]) for key in (full[0].arrays if full else {})}
+    failed = {name: reason for part in parts for name, reason in part.failed.items()}
+    return Answer(np.concatenate([part.ids for part in parts]), arrays, failed)
+
+
+def _as_list(references: Any) -> list[Any]:
+    return references if isinstance(references, list) else [references]
+
+
+def _first_line(problem: BaseException) -> str:
+    return next((line for line in str(problem).splitlines() if line.strip()), type(problem).__name__)

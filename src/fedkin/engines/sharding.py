@@ -1,0 +1,246 @@
+"""The `Clients` contract over several hosts that share nothing: who is where, and how answers come together again.
+
+A question to clients of several hosts is split, sent to all of them at once, and the answers are put back in the order
+asked. How a question travels is the engine's business: it defines `_send`, `_deliver`, `_snapshots` and `_restore`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from fedkin.engines.clients import Replies, Traffic, carried, check_rows, needs_graph, settled
+from fedkin.engines.host import UNSET, Answer
+from fedkin.errors import FedkinError, unknown
+from fedkin.graphs import ClientGraph
+from fedkin.local.mail import Mail
+from fedkin.local.tasks import Request
+
+
+@dataclass(frozen=True)
+class Question:
+    """What one host is asked: a task for some of its clients (positions within the host)."""
+
+    task: str
+    ids: np.ndarray
+    per_client: Mapping[str, Tensor] = field(default_factory=dict)
+    shared: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Letters of one host for another: positions of the senders within their host."""
+
+    sender: int
+    ids: np.ndarray
+
+
+@dataclass(frozen=True)
+class Post:
+    """What one host gets in an exchange: which letters of which hosts, and who may read which of them."""
+
+    parcels: tuple[Parcel, ...]
+    receivers: tuple[str, ...]
+    senders: tuple[str, ...]
+    """Names of the senders, parcel after parcel."""
+    links: sp.csr_array
+    """Weights of the edges, (receivers, senders)."""
+
+    def without(self, silent: Collection[int]) -> Post:
+        """The same without the letters of these hosts."""
+        if not any(parcel.sender in silent for parcel in self.parcels):
+            return self
+        keep = np.concatenate([np.full(len(parcel.ids), parcel.sender not in silent) for parcel in self.parcels])
+        parcels = tuple(parcel for parcel in self.parcels if parcel.sender not in silent)
+        senders = tuple(name for name, kept in zip(self.senders, keep) if kept)
+        return Post(parcels, self.receivers, senders, sp.csr_array(self.links[:, np.flatnonzero(keep)]))
+
+    def mail(self, letters: Sequence[Tensor]) -> Mail:
+        """The mail of the receivers, from the letters of every parcel."""
+        return Mail(self.receivers, self.senders, self.links, torch.cat(list(letters)) if letters else torch.zeros(0))
+
+
+def no_letter(letter: str, known: Iterable[str]) -> FedkinError:
+    """No host at all has the private state that was to be sent."""
+    return unknown("private state of the clients", letter, sorted(known))
+
+
+Said = Mapping[int, Answer | str]
+"""Host → its answer, or the reason why there is none."""
+
+
+class Sharded(ABC):
+    """Clients spread over hosts: `members[s]` are the positions, in the federation, of the clients of host s."""
+
+    def __init__(self, names: tuple[str, ...], sizes: np.ndarray, members: Sequence[np.ndarray]) -> None:
+        self.names, self.sizes, self.members = names, sizes, list(members)
+        self.traffic = Traffic()
+        self.graph: ClientGraph | None = None
+        self.home = np.zeros(len(names), dtype=np.int64)
+        self.place = np.zeros(len(names), dtype=np.int64)
+        for host, own in enumerate(self.members):
+            self.home[own], self.place[own] = host, np.arange(len(own))
+
+    # --- how questions travel -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _send(self, questions: Mapping[int, Question]) -> Said:
+        """Put a question to every host named, all at the same time."""
+
+    @abstractmethod
+    def _deliver(self, letter: str, posts: Mapping[int, Post], questions: Mapping[int, Question]) -> tuple[Said, int]:
+        """Carry letters between hosts, then put the questions with the letters received; also the bytes of a letter.
+
+        A host that has no such letter (it was restarted) writes none, but is asked like the others.
+        """
+
+    @abstractmethod
+    def _snapshots(self) -> list[dict[str, Tensor]]:
+        """The private state of every host."""
+
+    @abstractmethod
+    def _restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Put back the private state of every host."""
+
+    # --- the contract -------------------------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        task: str,
+        ids: np.ndarray,
+        per_client: Mapping[str, Tensor] | None = None,
+        shared: Mapping[str, Any] | None = None,
+        bill: bool = True,
+    ) -> Replies:
+        request = Request(ids, dict(per_client or {}), dict(shared or {}))
+        check_rows(task, request)
+        asked = self._asked(ids)
+        questions = {}
+        for host, positions in asked.items():
+            rows = torch.from_numpy(positions)
+            mine = {key: value[rows] for key, value in request.per_client.items()}
+            questions[host] = Question(task, self.place[ids[positions]], mine, request.shared)
+        good, arrays, failed = self._merged(task, ids, asked, self._send(questions))
+        if bill:
+            self.traffic.add(request, good, arrays)
+        return settled(task, self.names, good, arrays, failed)
+
+    def link(self, graph: ClientGraph) -> None:
+        if self.graph is not None:
+            raise FedkinError("the clients already know their neighbours; a run has one graph")
+        self.graph = graph
+
+    def exchange(
+        self, letter: str, task: str, ids: np.ndarray, shared: Mapping[str, Any] | None = None, bill: bool = True
+    ) -> Replies:
+        graph, asked = needs_graph(task, self.graph), self._asked(ids)
+        questions = {
+            host: Question(task, self.place[ids[positions]], {}, dict(shared or {}))
+            for host, positions in asked.items()
+        }
+        posts = {host: self._post(graph, ids[positions], ids) for host, positions in asked.items()}
+        said, size = self._deliver(letter, posts, questions)
+        good, arrays, failed = self._merged(task, ids, asked, said)
+        silent = [positions for host, positions in asked.items() if isinstance(said[host], str)]
+        present = np.delete(ids, np.concatenate(silent)) if silent else ids
+        letters = carried(graph, present)
+        if bill:
+            self.traffic.add_letters(letters, size)
+        return replace(settled(task, self.names, good, arrays, failed), letters=letters)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        parts = self._snapshots()
+        joined: dict[str, Tensor] = {}
+        for own, part in zip(self.members, parts):
+            for key, value in part.items():
+                if key not in joined:
+                    joined[key] = torch.zeros((len(self.names), *value.shape[1:]), dtype=value.dtype)
+                joined[key][own] = value
+        for key in [key for key in joined if not key.endswith(UNSET)]:
+            lacking = [own for own, part in zip(self.members, parts) if key not in part]
+            if lacking:  # nobody there was asked so far: they begin from their default, not from zero
+                joined.setdefault(key + UNSET, torch.zeros(len(self.names), dtype=torch.bool))[
+                    np.concatenate(lacking)
+                ] = True
+        return joined
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self._restore([{key: value[own] for key, value in state.items()} for own in self.members])
+
+    def estimators(self) -> dict[str, Any]:
+        return {}
+
+    # --- bookkeeping --------------------------------------------------------------------------------------------------
+
+    def _asked(self, ids: np.ndarray) -> dict[int, np.ndarray]:
+        """Host → the positions in `ids` of its clients, in the order in which the host has them."""
+        order = np.argsort(self.place[ids], kind="stable")
+        home = self.home[ids[order]]
+        return {int(host): order[home == host] for host in np.unique(home)}
+
+    def _post(self, graph: ClientGraph, receivers: np.ndarray, ids: np.ndarray) -> Post:
+        """Which letters the clients `receivers` of one host may read, sender's host by sender's host."""
+        links = sp.csr_array(graph.adjacency[receivers])
+        linked = np.intersect1d(np.unique(links.indices), ids)
+        senders = linked[np.argsort(self.home[linked], kind="stable")]
+        homes = self.home[senders]
+        parcels = tuple(Parcel(int(h), self.place[senders[homes == h]]) for h in np.unique(homes))
+        names = tuple(self.names[k] for k in receivers), tuple(self.names[k] for k in senders)
+        return Post(parcels, *names, sp.csr_array(links[:, senders]))
+
+    def _merged(
+        self, task: str, ids: np.ndarray, asked: Mapping[int, np.ndarray], said: Said
+    ) -> tuple[np.ndarray, dict[str, Tensor], dict[str, str]]:
+        """All answers in the order asked; the clients of a silent host have failed for its reason."""
+        answered = np.zeros(len(ids), dtype=bool)
+        failed: dict[str, str] = {}
+        found: list[tuple[np.ndarray, Answer]] = []
+        for host, positions in asked.items():
+            answer = said[host]
+            if isinstance(answer, str):
+                failed |= {self.names[ids[p]]: answer for p in positions}
+                continue
+            at = np.full(len(self.members[host]), -1)
+            at[self.place[ids[positions]]] = positions
+            where = at[answer.ids]
+            answered[where] = True
+            failed |= answer.failed
+            found.append((where, answer))
+        found = [(where, answer) for where, answer in found if len(where)]
+        return ids[answered], _stacked(found, np.cumsum(answered) - 1), failed
+
+
+def _stacked(found: Sequence[tuple[np.ndarray, Answer]], row: np.ndarray) -> dict[str, Tensor]:
+    """The arrays of all hosts as one: client at position p of the question is in row `row[p]`.
+
+    A host that is not ready (its clients have to meet their neighbours again after a restart) says that and nothing
+    else; then this is all that counts.
+    """
+    if not found:
+        return {}
+    waiting = any(set(answer.arrays) == {"ready"} for _, answer in found)
+    first, total = found[0][1].arrays, sum(len(where) for where, _ in found)
+    arrays: dict[str, Tensor] = {}
+    for key in ["ready"] if waiting else list(first):
+        arrays[key] = torch.empty((total, *first[key].shape[1:]), dtype=first[key].dtype)
+        for where, answer in found:
+            arrays[key][torch.from_numpy(row[where])] = answer.arrays[key]
+    return arrays
+
+
+def contiguous(sizes: np.ndarray, count: int) -> list[np.ndarray]:
+    """Positions 0…K−1 cut into at most `count` runs with about the same number of samples.
+
+    >>> [part.tolist() for part in contiguous(np.array([5, 1, 1, 1, 4]), 2)]
+    [[0, 1], [2, 3, 4]]
+    """
+    middle = np.cumsum(sizes) - sizes / 2
+    share = np.minimum((middle / max(1, sizes.sum()) * count).astype(int), count - 1)
+    return [part for part in np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(share)) + 1) if len(part)]
