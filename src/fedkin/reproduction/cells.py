@@ -53,7 +53,10 @@ class Cell:
     @property
     def path(self) -> Path:
         """Cells with the same settings, such as FedAvg with and without fine-tuning, share one file."""
-        return self.folder / f"{self.column}.{self.settings.get('algorithm', self.row)}.{self.seed}.{self.key}.json"
+        what = (
+            f"{self.column}.{self.settings['algorithm']}" if "algorithm" in self.settings else self.settings["function"]
+        )
+        return self.folder / f"{what.rpartition(':')[2]}.{self.seed}.{self.key}.json"
 
     @property
     def run_folder(self) -> Path:
@@ -104,9 +107,12 @@ def compute(cell: Cell, watch: Watch = lambda round, rounds: False) -> bool:
 
 
 def _call(cell: Cell) -> Record:
-    """A function `module:name` of the seed and parameters: a mapping of statistics, or {"pre": …, "lines": …}."""
+    """A function `module:name` of the seed and parameters: a mapping of statistics, {"pre": …, "lines": …}, or a whole
+    figure with "rows"."""
     module, _, name = cell.settings["function"].partition(":")
     found = getattr(import_module(module), name)(seed=cell.seed, **cell.settings["parameters"])
+    if "rows" in found:
+        return {"figure": dict(found)}
     return dict(found) if "pre" in found else {"pre": dict(found), "post": dict(found)}
 
 
@@ -134,7 +140,7 @@ def _train(cell: Cell, watch: Watch) -> Record | None:
     result = run.run()
     if run.state.round < options.rounds:
         return None
-    return describe(result, cell.logs)
+    return describe(result, cell.logs, method.model_dump().get("period") or 1)
 
 
 def _until(watch: Watch) -> Callback:
@@ -147,8 +153,11 @@ def _until(watch: Watch) -> Callback:
     return Until()
 
 
-def describe(result: Result, logs: Sequence[str] = ()) -> Record:
-    """What a cell keeps of a run: summaries *pre* and *post*, every client, the curve over rounds, some of the log."""
+def describe(result: Result, logs: Sequence[str] = (), period: int = 1) -> Record:
+    """What a cell keeps of a run: summaries *pre* and *post*, every client, the curve over rounds, some of the log.
+
+    Entries of the log are kept for every `period`-th round, with their last and smallest value.
+    """
     import numpy as np
 
     record: Record = {"training_seconds": result.facts["seconds"], "bytes": result.facts["bytes"]}
@@ -165,8 +174,14 @@ def describe(result: Result, logs: Sequence[str] = ()) -> Record:
             "mean": np.nanmean(curve, axis=1) if len(curve) else [],
         }
     record["clients"] = {when: result.metrics[when][result.metric] for when in ("pre", "post")}
-    if logs:
-        record["log"] = {key: [entry["log"].get(key) for entry in result.history] for key in logs}
+    for key in logs:
+        kept = [(entry["round"], entry["log"].get(key)) for entry in result.history if entry["round"] % period == 0]
+        known = [(round, value) for round, value in kept if value is not None]
+        record.setdefault("lines", {})[key] = dict(zip("xy", zip(*known)))
+        if known:
+            found = {f"{key}_last": known[-1][1], f"{key}_min": min(value for _, value in known)}
+            record["pre"] |= found
+            record["post"] |= found
     record["notes"] = result.notes
     return record
 

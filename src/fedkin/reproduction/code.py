@@ -31,21 +31,18 @@ def version(settings: Mapping[str, Any]) -> str:
     waiting = sorted(roots)
     while waiting:
         module = waiting.pop()
-        if module in seen or module.removeprefix("fedkin.").split(".")[0] in SPEECH:
-            continue
-        source = _read(module)
-        if source is None:
-            continue
-        tree, seen[module] = source
-        if module != "fedkin.run":  # it knows every method; what a cell needs of it comes from the other roots
-            waiting += sorted(_imported(module, tree))
+        source = None if module in seen or module.removeprefix("fedkin.").split(".")[0] in SPEECH else _read(module)
+        if source is not None:
+            imported, seen[module] = source
+            if module != "fedkin.run":  # it knows every method; what a cell needs of it comes from the other roots
+                waiting += imported
     text = "\n".join(f"{module} {seen[module]}" for module in sorted(seen))
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 @cache
-def _read(module: str) -> tuple[ast.Module, str] | None:
-    """The parsed source of a module and a hash of it; None for names that are no modules of fedkin."""
+def _read(module: str) -> tuple[tuple[str, ...], str] | None:
+    """What a module of fedkin imports, and a hash of its source; None for names that are no modules."""
     try:
         spec = find_spec(module)
     except (ModuleNotFoundError, ValueError):
@@ -57,14 +54,15 @@ def _read(module: str) -> tuple[ast.Module, str] | None:
         body = getattr(node, "body", None)
         if isinstance(body, list):
             node.body = [entry for entry in body if not _is_text(entry)]  # type: ignore[attr-defined]
-    return tree, hashlib.blake2b(ast.dump(tree).encode(), digest_size=12).hexdigest()
+    imported = tuple(sorted(set(_imported(tree))))
+    return imported, hashlib.blake2b(ast.dump(tree).encode(), digest_size=12).hexdigest()
 
 
 def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _imported(module: str, tree: ast.Module) -> Iterator[str]:
+def _imported(tree: ast.Module) -> Iterator[str]:
     """The modules of fedkin that a module imports, also inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -106,20 +106,14 @@ def _bars(panel: Axes, measured: Measured, column: str) -> None:
 
 
 def _lines(panel: Axes, measured: Measured, column: str) -> None:
-    """Lines that a function returned, or entries of the log, averaged over seeds."""
+    """Lines that a function returned, or of the log, averaged over seeds."""
     for place, row, title in _measured_rows(measured, column):
         records = measured.good(row, column)
         for number, name in enumerate(records[0].get("lines", {})):
             found = [record["lines"][name] for record in records]
             y = np.nanmean(np.array([line["y"] for line in found], dtype=float), axis=0)
-            label = title if name == "" else f"{title}, {name}"
+            label = title if len(records[0]["lines"]) == 1 else f"{title}, {name}"
             panel.plot(found[0]["x"], y, ("-", "--", ":", "-.")[number % 4], color=f"C{place % 10}", label=label)
-        for name in measured.table.logs:
-            entries = [record["log"][name] for record in records if name in record.get("log", {})]
-            if entries:
-                y = np.nanmean(np.array(entries, dtype=float), axis=0)
-                shown = np.isfinite(y)
-                panel.plot(np.arange(1, len(y) + 1)[shown], y[shown], color=f"C{place % 10}", label=title)
 
 
 def _matrix(panel: Axes, measured: Measured, column: str) -> None:

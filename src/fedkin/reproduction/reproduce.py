@@ -93,8 +93,9 @@ def missing(table: Table, scale: str, only: Sequence[str] | None = None, downloa
         row = table.rows[name]
         if row.algorithm and row.algorithm not in algorithms.names():
             found[name] = f"the method {row.algorithm!r} is not available in this version"
-        elif row.function and not _exists(row.function):
-            found[name] = f"the function {row.function} is not available in this version"
+        function = table.function or row.function
+        if function and not _exists(function):
+            found[name] = f"the function {function!r} is not available in this version"
     for name in dict.fromkeys(column for _, column in places):
         if only is None or name in only:
             reason = _column_missing(table, name, scale, download)
@@ -113,16 +114,16 @@ def _exists(function: str) -> bool:
 
 def _column_missing(table: Table, name: str, scale: str, download: bool) -> str | None:
     from fedkin import data
-    from fedkin.models.networks import NETWORKS
+    from fedkin.models import NETWORKS
 
     row = next(row for row, column in table.places(scale) if column == name)
     settings = table.settings(row, name, scale)
-    if "function" in settings:
-        return None
-    model = settings["model"].partition(":")[0]
+    model = settings.get("model", "mlp").partition(":")[0]
     if model not in NETWORKS:
         return f"the model {model!r} is not available in this version"
-    source = settings["data"]["name"]
+    source = table.columns[name].source.get("name")
+    if source is None:
+        return None
     try:
         at_hand = data.info(source)["at_hand"]
         if at_hand == "by download" and download:

@@ -36,6 +36,10 @@ class Measured:
 
     def number(self, row: str, column: str, statistic: str, when: When) -> Number | None:
         """The mean over seeds, and the spread as the paper reports it: over clients (averaged) or over seeds."""
+        if self.table.function:
+            entry = self.entry(row, column)
+            value = entry.get(statistic)
+            return None if value is None else Number(float(value), entry.get("std") if statistic == "mean" else None)
         found = [record[when] for record in self.good(row, column) if record.get(when, {}).get(statistic) is not None]
         if not found:
             return None
@@ -47,6 +51,24 @@ class Measured:
         elif self.table.spread != "none" and len(values) > 1:
             spread = float(values.std())
         return Number(float(values.mean()), spread)
+
+    def entry(self, row: str, column: str) -> Mapping[str, Any]:
+        """What a whole figure's function says of this cell."""
+        labels = {**self.table.columns[column].labels, **self.table.rows[row].labels}
+        for record in self.good(row, column):
+            for entry in record["figure"]["rows"]:
+                if all(entry.get(key) == value for key, value in labels.items()):
+                    return dict(entry)
+        return {}
+
+    def claims(self) -> list[dict[str, Any]]:
+        """The paper's claims: those of the TOML file, and those that a whole figure's function checks itself."""
+        found = check_claims(self.table, self.value)
+        for record in next(iter(self.records.values()), ()) if self.table.function else ():
+            for claim in record.get("figure", {}).get("claims", ()):
+                mark = "holds" if claim["holds"] else "does not hold"
+                found.append({"says": claim["says"], "check": "", "column": "", "mark": mark, "margin": {}})
+        return found
 
     def tested(self, row: str, column: str, statistic: str, published: Number | None) -> When:
         """Pre or post, as the paper tests; where it does not say, what lies nearer to what it prints."""
@@ -88,7 +110,7 @@ def summarise(measured: Measured, missing: Mapping[str, str] | None = None) -> d
         "spread": table.spread,
         "shows": table.shows,
         "cells": lines,
-        "claims": check_claims(table, measured.value),
+        "claims": measured.claims(),
         "uncertain": table.uncertain,
         "notes": list(dict.fromkeys(note for record in records for note in record.get("notes", ()))),
         "older_code": sum(not record["current"] for record in records),
@@ -114,7 +136,8 @@ def _line(
     if found is None:
         line["verdict"] = _absent(measured, row, column, missing)
     elif published is None:
-        line["verdict"] = "not in the paper"
+        known = measured.entry(row, column).get("reference") if table.function and statistic == "mean" else None
+        line["verdict"] = "not in the paper" if known is None else f"no number printed; a simulation gives {known:g}"
     elif measured.scale == "smoke":
         line["verdict"] = "not comparable: a smoke test"
     else:

@@ -45,10 +45,17 @@ class Column(Strict):
     run: Settings = {}
     parameters: Settings = {}
     """Arguments of functions (figures that are no training runs)."""
+    labels: Settings = {}
+    """Which rows of a whole figure's function belong to this column."""
     samples: int = 0
     """Training samples of all clients together, for the estimate of the time."""
     caution: str | None = None
     """Why no measured number of this column can be compared with the published one."""
+
+    @property
+    def source(self) -> Settings:
+        """The data, of training runs and of functions."""
+        return dict(self.data or self.parameters.get("source", {}))
 
 
 class Row(Strict):
@@ -63,6 +70,7 @@ class Row(Strict):
     graph: str | None = None
     columns: list[str] | None = None
     tested: Tested | None = None
+    labels: Settings = {}
     x: float | None = None
     """Its place on the horizontal axis, in figures over a parameter."""
     published: dict[str, str] = {}
@@ -117,6 +125,11 @@ class Table(Strict):
     spread: Literal["clients", "seeds", "none"] = "seeds"
     tested: Tested = "either"
     seeds: int = Field(1, ge=1)
+    function: str = ""
+    """`module:name` that computes the whole figure: {"rows": [{labels…, "mean", "std"}], "claims": [{"says", "holds"}]}."""
+    parameters: Settings = {}
+    cost: dict[str, float] = {}
+    """Seconds that functions took on a desk machine, by scale, for the estimate of the time."""
     logs: list[str] = []
     """Entries of the methods' logs that are kept for every round."""
     training: Settings = {}
@@ -154,6 +167,8 @@ class Table(Strict):
     def settings(self, row: str, column: str, scale: str) -> Settings:
         """Everything that fixes the numbers of a cell, but for its seed."""
         what, where, reduced = self.rows[row], self.columns[column], self.scale(scale)
+        if self.function:
+            return {"function": self.function, "parameters": {**self.parameters, **reduced.parameters.get("*", {})}}
         here = reduced.at.get(column, {})
         own = {**what.parameters, **what.at.get(column, {}), **reduced.parameters.get(row, {})}
         own |= here.get("rows", {}).get(row, {})
@@ -212,7 +227,7 @@ def _check_names(table: Table) -> None:
     columns: list[tuple[str, Mapping[str, Any] | list[str]]] = []
     for name, row in table.rows.items():
         columns += [(f"row {name}", part) for part in (row.at, row.published, row.columns or [])]
-        if bool(row.algorithm) == bool(row.function):
+        if bool(row.algorithm) + bool(row.function) + bool(table.function) != 1:
             raise FedkinError(f"{table.name}.toml: row {name} needs either an algorithm or a function")
         for column, text in row.published.items():
             if text.count("/") + 1 != len(table.statistics):

@@ -59,10 +59,13 @@ def claims(table: Table, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     for claim in summary["claims"]:
         where = table.columns[claim["column"]].title if claim["column"] else ""
         form = "{:+.2f}" if table.percent else "{:+.3g}"
-        margin = ", ".join(f"{when} {form.format(claim['margin'][when])}" for when in ("pre", "post"))
-        found.setdefault(claim["says"], {}).setdefault(claim["mark"], []).append(f"{where} ({margin})".strip())
+        margin = ", ".join(
+            f"{when} {form.format(value)}" for when, value in claim["margin"].items() if when != "tested"
+        )
+        place = f"{where} ({margin})".strip() if margin else where
+        found.setdefault(claim["says"], {}).setdefault(claim["mark"], []).append(place)
     return [
-        (says, "; ".join(f"{mark}: {', '.join(where)}" for mark, where in marks.items()))
+        (says, "; ".join(f"{mark}: {', '.join(where)}" if any(where) else mark for mark, where in marks.items()))
         for says, marks in found.items()
     ]
 

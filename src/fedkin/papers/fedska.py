@@ -1,0 +1,37 @@
+"""FedSKA's figures 5 and 6: the client graph that it learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedkin import algorithms, data
+from fedkin.federation import Federation
+from fedkin.run import train
+
+
+def learned_graph(
+    seed: int, source: dict[str, Any], model: str, rounds: int, parameters: dict[str, Any]
+) -> dict[str, Any]:
+    """Train FedSKA and return the graph of the last round, and how well it follows what is known of the clients.
+
+    `follows_truth` is the correlation, over pairs of clients, between the learned weight and the truth: the road graph
+    where the data has one, else the overlap of the clients' labels.
+    """
+    federation = data.load(**{"seed": seed, **source})
+    method = algorithms.make("fedska", parameters)
+    result = train(federation, model, method, rounds=rounds, seed=seed, eval_every=rounds, workers=1)
+    learned = result.learned_graph().adjacency.toarray()
+    apart = ~np.eye(len(federation), dtype=bool)
+    found = {"follows_truth": float(np.corrcoef(learned[apart], known(federation)[apart])[0, 1])}
+    return {"pre": found, "post": found, "matrix": learned}
+
+
+def known(federation: Federation) -> np.ndarray:
+    """Who belongs together, (K, K): the federation's own graph, or Σ_c min(p_c, q_c) of label distributions p, q."""
+    if federation.graph is not None:
+        return federation.graph.adjacency.toarray()
+    counts = federation.label_counts("train").astype(float)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    return np.minimum(shares[:, None], shares[None]).sum(axis=2)

@@ -1,0 +1,129 @@
+"""How long a table would take on this machine: a short probe of every model, times the work of the cells."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedkin.errors import FedkinError
+from fedkin.reproduction.cells import Cell, cells_of
+from fedkin.reproduction.reproduce import cores, missing
+from fedkin.reproduction.tables import SCALES, Table, get, names
+
+SHAPES: dict[str, tuple[int, ...]] = {
+    "mnist": (1, 28, 28),
+    "cifar10": (3, 32, 32),
+    "svhn": (3, 32, 32),
+    "har": (561,),
+    "harbox": (900,),
+    "vehicle": (100,),
+}
+"""Inputs of the sets whose models are probed."""
+EFFORT = {"pfedme": 4.5, "perfedavg": 1.5, "ditto": 2.0, "pfedbayes": 12.0, "scaffold": 1.1, "ifca": 1.2}
+"""What a local step costs in units of plain SGD, as measured."""
+
+
+def listing(out: Path) -> list[dict[str, Any]]:
+    """Every table and figure: what it needs, what is kept under `out`, and seconds by scale (None: unknown)."""
+    found = []
+    for name in names():
+        table = get(name)
+        absent = missing(table, "paper")
+        found.append(
+            {
+                "name": name,
+                "title": table.title,
+                "kind": table.kind,
+                "needs": _needs(table, absent),
+                "missing": absent,
+                "kept": [scale for scale in SCALES if any((out / name / scale).glob("*.json"))],
+                "seconds": {scale: _seconds(table, scale) for scale in ("desk", "paper")},
+            }
+        )
+    return found
+
+
+def _needs(table: Table, absent: dict[str, str]) -> str:
+    """The data sets and, of those and of the methods, what is not at hand."""
+    sets = dict.fromkeys(str(column.source["name"]) for column in table.columns.values() if column.source)
+    lacking = dict.fromkeys(
+        str(table.columns[key].source["name"]) if reason.startswith("no data") else reason.split("'")[1]
+        for key, reason in absent.items()
+        if key in table.columns or "'" in reason
+    )
+    have = [name for name in sets if name not in lacking] or ["nothing" if not sets else ""]
+    text = ", ".join(filter(None, have))
+    return text if not lacking else f"{text}{'; ' if text else ''}missing: {', '.join(lacking)}"
+
+
+def _seconds(table: Table, scale: str) -> float | None:
+    """The time on all cores of this machine; rows and columns that cannot be run here are left out."""
+    if scale != "paper" and scale not in table.scales:
+        return None
+    absent = missing(table, scale)
+    cells = {
+        cell.path: cell
+        for cell in cells_of(table, scale, Path(), seeds=1)
+        if cell.row not in absent and cell.column not in absent
+    }
+    if any("function" in cell.settings for cell in cells.values()):
+        return table.cost.get(scale)
+    seeds = table.scale(scale).seeds or table.seeds
+    total = sum(work(cell, table) for cell in cells.values()) * seeds
+    return total / min(cores(), max(1, len(cells) * seeds))
+
+
+def work(cell: Cell, table: Table) -> float:
+    """Seconds of one cell on one core: rate × samples × epochs × (rounds of training + evaluations after training)."""
+    column, settings = table.columns[cell.column], cell.settings
+    run, parameters, source = settings["run"], settings["parameters"], settings["data"]
+    samples = float(column.samples)
+    if "clients" in source and "clients" in column.data:
+        samples *= source["clients"] / column.data["clients"]
+    if "samples" in source:
+        samples = min(samples, 0.75 * source["samples"])
+    fraction = run.get("fraction", 1.0)
+    every = run.get("eval_every") or max(1, -(-cell.rounds // 10))
+    evaluations = -(-cell.rounds // every) if fraction == 1 else 1
+    passes = cell.rounds * fraction + evaluations
+    rate = probe(settings["model"], SHAPES.get(source["name"]), int(parameters.get("batch_size", 32)))
+    return rate * samples * parameters.get("epochs", 1) * passes * EFFORT.get(settings["algorithm"], 1.0)
+
+
+@cache
+def probe(model: str, shape: tuple[int, ...] | None, batch_size: int) -> float:
+    """Seconds per training sample on one core, measured on four made-up clients; 0 where the model cannot be probed."""
+    import torch
+
+    from fedkin.algorithms import make
+    from fedkin.federation import Federation
+    from fedkin.run import Run, make_options
+
+    if shape is None:
+        return 0.0
+    rng = np.random.default_rng(0)
+    clients = {
+        f"client-{k}": (rng.normal(size=(120, *shape)).astype(np.float32), rng.permutation(np.arange(120) % 10))
+        for k in range(4)
+    }
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        federation = Federation.from_arrays(clients, test_fraction=0.1)
+        method = make("fedavg", {"batch_size": batch_size})
+        run = Run(federation, model, method, make_options(rounds=3, eval_every=3, workers=1))
+        best = np.inf
+        for _ in range(3):
+            started = time.perf_counter()
+            run._one_round()
+            best = min(best, time.perf_counter() - started)
+        run.clients.close()
+    except FedkinError:
+        return 0.0
+    finally:
+        torch.set_num_threads(threads)
+    return float(best / federation.train.sizes.sum())

@@ -1,0 +1,126 @@
+"""docs/reproduction.md, generated from the kept cells. Nothing in it is written by hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedkin.files import write_atomic
+from fedkin.reproduction import text
+from fedkin.reproduction.reproduce import Plan, plan
+from fedkin.reproduction.tables import get, names
+
+HEAD = """# Reproduction
+
+Every published table and figure of the five papers that was run here, beside what is published. This page is generated
+from the JSON files under `results/` by `fedkin reproduce --render docs/reproduction.md`; do not edit it.
+
+*pre* is the model a client has just received, *post* the model after one more round of local training. The papers
+mostly do not say which of the two they test; “difference” says which one it refers to. FedAvg + fine-tuning is FedAvg
+tested *post*. A verdict is the strictest that holds of: within the spread the paper prints, within 2 points, further
+off. A claim is checked with all methods tested *pre*, and with all tested *post*.
+"""
+
+
+def write_page(results: Path, path: Path) -> Path:
+    """Write the page about everything under `results`."""
+    plans = list(kept(results))
+    parts = [HEAD, *overview(plans), *(part for chosen in plans for part in section(chosen, path.parent))]
+    parts += list(not_run({chosen.table.name for chosen in plans}))
+    write_atomic(path, ("\n".join(parts).rstrip() + "\n").encode())
+    return path
+
+
+def kept(results: Path) -> Iterator[Plan]:
+    """The tables and scales with results; the paper scale before the reduced one."""
+    for name in names():
+        for scale in ("paper", "desk"):
+            if any((results / name / scale).glob("*.json")):
+                chosen = plan(name, scale, results, seeds=_seeds(results / name / scale))
+                if chosen.begun:
+                    yield chosen
+
+
+def _seeds(folder: Path) -> int | None:
+    """How many seeds the files hold: their names are column.method.SEED.key.json."""
+    found = [int(parts[-3]) for parts in (file.name.split(".") for file in folder.glob("*.json")) if len(parts) > 3]
+    return max(found, default=0) + 1 if found else None
+
+
+def overview(plans: list[Plan]) -> Iterator[str]:
+    """One line per table: how many cells agree, how many claims hold."""
+    yield "| table | scale | within the spread | within 2 points | further off | claims that hold | only pre or only post | do not hold |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for chosen in plans:
+        summary = chosen.summary()
+        verdicts = [cell["verdict"] for cell in summary["cells"]]
+        marks = [claim["mark"] for claim in summary["claims"]]
+        counts = [verdicts.count(v) for v in ("within the spread", "within 2 points", "further off")]
+        held = [
+            marks.count("holds"),
+            sum(mark.startswith("holds only") for mark in marks),
+            marks.count("does not hold"),
+        ]
+        link = f"[{summary['name']}](#{anchor(chosen)})"
+        yield "| " + " | ".join([link, chosen.scale, *(str(count) for count in (*counts, *held))]) + " |"
+    yield ""
+
+
+def anchor(chosen: Plan) -> str:
+    return f"{chosen.table.name}-{chosen.scale}".replace(".", "-")
+
+
+def section(chosen: Plan, home: Path) -> Iterator[str]:
+    """A table or figure with its numbers, claims and doubts."""
+    table, summary = chosen.table, chosen.summary()
+    yield f'<a id="{anchor(chosen)}"></a>\n\n## {table.title}\n'
+    yield f"`fedkin reproduce {table.name} --scale {chosen.scale}`: {summary['reduced'] or 'as published'}."
+    yield f"{summary['seeds']} seed{'s' if summary['seeds'] != 1 else ''}, {text.duration(summary['seconds'])} of computing."
+    yield f"{table.shows}\n"
+    picture = chosen.folder / "figure.png"
+    if picture.exists():
+        yield f"![{table.title}]({Path(os.path.relpath(picture, home)).as_posix()})\n"
+    for title, lines in text.blocks(table, summary):
+        if any(line[2] != "–" or line[3] != "–" for line in lines):
+            yield from markdown((title, *text.HEAD[1:]), [line for line in lines if line[2:4] != ("–", "–")])
+    found = text.claims(table, summary)
+    if found:
+        yield "Claims:\n"
+        yield from (f"- {says}: **{marks}**" for says, marks in found)
+        yield ""
+    yield from _remarks(summary, chosen)
+
+
+def _remarks(summary: dict[str, Any], chosen: Plan) -> Iterator[str]:
+    absent = {cell["verdict"] for cell in summary["cells"] if cell["verdict"].startswith(("not run:", "broke off"))}
+    remarks = [*summary["uncertain"], *summary["notes"], *sorted(absent)]
+    if summary["older_code"]:
+        remarks.append(f"{summary['older_code']} cells were computed by an older version of the code.")
+    if remarks:
+        yield "Uncertain or noteworthy:\n"
+        yield from (f"- {remark}" for remark in remarks)
+        yield ""
+
+
+def markdown(head: tuple[str, ...], lines: list[Any]) -> Iterator[str]:
+    """A Markdown table and an empty line."""
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for line in lines:
+        yield "| " + " | ".join(str(entry).replace("|", "\\|") for entry in line) + " |"
+    yield ""
+
+
+def not_run(done: set[str]) -> Iterator[str]:
+    """Tables without results, and what their files say."""
+    from fedkin.reproduction.reproduce import missing
+
+    left = [get(name) for name in names() if name not in done]
+    if left:
+        yield "## Not run yet\n"
+        for table in left:
+            reasons = "; ".join(dict.fromkeys(missing(table, "paper").values()))
+            yield f"- {table.title} (`{table.name}`)" + (f": {reasons}" if reasons else "")
+        yield ""
