@@ -103,12 +103,18 @@ class LearnerNodes:
 
     def _variation(self, k: int, heard: Mapping[str, np.ndarray], method: Relaxation) -> float:
         """Σ_j A_ij δ_ij, as weighted in the objective."""
-        total = 0.0
-        for name, predicted in heard.items():
-            points = self.points[name]
-            apart = self._loss(self.learners[k].predict(points), predicted[: len(points)], relative=True).mean()
-            total += self._edge(k, name, len(points), method) * float(apart)
-        return total
+        if not heard:
+            return 0.0
+        counts = [len(self.points[name]) for name in heard]
+        asked = [self.points[name] for name in heard]
+        if method.common:
+            mine = np.tile(self.learners[k].predict(asked[0]), (len(heard), 1))
+        else:
+            mine = self.learners[k].predict(np.concatenate(asked))
+        theirs = np.concatenate([said[:count] for said, count in zip(heard.values(), counts)])
+        apart = np.split(self._loss(mine, theirs, relative=True), np.cumsum(counts)[:-1])
+        edges = (self._edge(k, name, count, method) for name, count in zip(heard, counts))
+        return float(sum(edge * each.mean() for edge, each in zip(edges, apart)))
 
     def _edge(self, k: int, name: str, count: int, method: Relaxation) -> float:
         """What an edge counts beside the local loss (see `edge_weights`)."""
