@@ -70,6 +70,9 @@ def run_smoke(name: str, folder: Path, rows: list[str] | None = None, columns: l
         record = cell.read()
         assert record is not None
         assert "failed" not in record, record
+        if not plan.table.function:
+            for statistic in plan.table.statistics:
+                assert measured.number(cell.row, cell.column, statistic, "post") is not None, statistic
     assert (plan.folder / "summary.json").exists()
     assert plan.table.kind == "table" or (plan.folder / "figure.png").exists()
     return measured

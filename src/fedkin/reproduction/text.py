@@ -50,6 +50,12 @@ WORDS = {
     "best5": "best 5 % of clients",
     "worst5": "worst 5 % of clients",
     "global": "on all clients' test samples",
+    "mae_60": "mean absolute error, 60 minutes ahead",
+    "mape_60": "mean absolute percentage error, 60 minutes ahead",
+    "rmse_60": "root mean squared error, 60 minutes ahead",
+    "rand_index_last": "Rand index of the last round",
+    "rand_index_min": "smallest Rand index",
+    "bound": "the bound",
 }
 
 
