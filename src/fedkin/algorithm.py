@@ -134,6 +134,10 @@ class Algorithm(Sgd):
         """What the user gave as a model, for all clients: here one architecture, because rows are exchanged."""
         return ModelSpec.of(model, task, dtype)
 
+    def default_graph(self) -> str | None:
+        """The graph built when neither the user nor the data has one, under these parameters; None: none is needed."""
+        return self.graph_spec
+
     def check(self, setting: Setting) -> None:
         """Refuse a setting the method cannot work in, before any training."""
 

@@ -45,7 +45,7 @@ class Parameters:
         """
         if how == "sgd":
             return Parameters(self.theta - rate * slope, self.mean, self.square, self.steps + 1)
-        steps = self.steps + 1
+        count = int(self.steps) + 1
         mean, square = 0.9 * self.mean + 0.1 * slope, 0.999 * self.square + 0.001 * slope**2
-        way = mean / (1 - 0.9**steps) / ((square / (1 - 0.999**steps)).sqrt() + 1e-8)
-        return Parameters(self.theta - rate * way.to(slope.dtype), mean, square, steps)
+        way = mean / (1 - 0.9**count) / ((square / (1 - 0.999**count)).sqrt() + 1e-8)
+        return Parameters(self.theta - rate * way, mean, square, self.steps + 1)

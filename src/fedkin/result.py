@@ -171,7 +171,9 @@ class Result:
         from fedkin.graphs.learned import snapshot
 
         if not self.learned_rounds:
-            raise FedkinError(f"{self.title} learned no client graph here; fedska does, and sfl with structure='learned'")
+            raise FedkinError(
+                f"{self.title} learned no client graph here; fedska does, and sfl with structure='learned'"
+            )
         return snapshot(self.extras["learned_graphs"], self.extras["learned_rounds"], self.names, round)
 
     def __repr__(self) -> str:
@@ -212,16 +214,9 @@ class Result:
         tensors |= {f"extra/{name}": value for name, value in self.extras.items()}
         if self.label_counts is not None:
             tensors["label_counts"] = torch.from_numpy(self.label_counts)
-        task = {
-            "kind": self.task.kind,
-            "input_shape": self.task.input_shape,
-            "classes": self.task.classes,
-            "output_shape": self.task.output_shape,
-            "tokens": self.task.tokens,
-        }
         facts = {
             "names": self.names,
-            "task": task,
+            "task": self.task.told(),
             "choice": self.choice,
             "metrics": self.metrics,
             "notes": self.notes,
@@ -248,14 +243,7 @@ def load(directory: str | Path, model: ModelLike | None = None) -> Result:
         history = History.load(out / "history.jsonl", names)
     except (OSError, KeyError, tomllib.TOMLDecodeError, json.JSONDecodeError) as problem:
         raise FedkinError(f"{out} is not a complete run directory: {problem}") from problem
-    described = facts["task"]
-    task = Task(
-        described["kind"],
-        tuple(described["input_shape"]),
-        tuple(described["classes"]),
-        tuple(described["output_shape"]),
-        described["tokens"],
-    )
+    task = Task.read(facts["task"])
     named = config["model"]["name"]
     chosen = model if model is not None else (None if named == "custom" else named)
     spec = None if chosen is None or "models" not in tensors else ModelSpec.of(chosen, task, tensors["rows"].dtype)
@@ -265,7 +253,9 @@ def load(directory: str | Path, model: ModelLike | None = None) -> Result:
         task=task,
         sizes=tensors["sizes"].numpy(),
         server_rows=tensors["rows"],
-        models=Models(names, tensors["models"], tensors["counters"], spec) if "models" in tensors else Unsaved(out, names),
+        models=Models(names, tensors["models"], tensors["counters"], spec)
+        if "models" in tensors
+        else Unsaved(out, names),
         choice=tuple(facts["choice"]),
         metrics=facts["metrics"],
         history=history,

@@ -94,8 +94,8 @@ class Run:
         if options.global_test and not spec.layout.width:
             raise FedkinError("global_test moves models between clients, but these clients bring models of their own")
         self.clients = connect(options.engine, federation, spec, streams, options.workers, options.engine_options)
-        if graph is None and algorithm.graph_spec is not None:
-            graph = federation.graph or algorithm.graph_spec
+        if graph is None and algorithm.default_graph() is not None:
+            graph = federation.graph or algorithm.default_graph()
         used = self._resolve(graph)
         if used is not None:
             self.clients.link(used)
@@ -339,9 +339,9 @@ def per_client_metrics(
     """Replies of an evaluation as one value per client; NaN for clients that failed or have no samples."""
     table: dict[str, list[float]] = {}
     for part in parts:
-        count = arrays[f"{part}_count"].numpy()
         for key, values in arrays.items():
-            if key.startswith(f"{part}_") and key != f"{part}_count":
+            if key.startswith(f"{part}_") and not key.endswith("_count"):
+                count = arrays.get(f"{key}_count", arrays[f"{part}_count"]).numpy()
                 column = np.full(clients, np.nan)
                 column[ids] = np.where(count > 0, values.double().numpy(), np.nan)
                 table[key] = column.tolist()

@@ -12,6 +12,3 @@ OTHER = {
     "optimiser": "adam",
     "mask": 0.6,
 }
-SILENT = {
-    "prior": "needs a given graph; tests/algorithms/test_fedska.py",
-}

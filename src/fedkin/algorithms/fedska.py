@@ -72,10 +72,15 @@ class FedSKA(FedAvg):
     hidden: int = Field(64, ge=1, description="width of the denoiser's layers")
     optimiser: Optimiser = Field("sgd", description="of the server's parts: sgd (the paper) or adam (its code)")
     server_lr: float = Field(0.01, gt=0, description="learning rate of the server's parts")
-    prior: float = Field(0.0, ge=0, le=1, description="share of a given graph in S; the released code has 0.9")
+    prior: float = Field(
+        0.0, ge=0, le=1, description="share of the given graph in S (default graph: shared labels); the code has 0.9"
+    )
     average: bool = Field(True, description="average the clients' weights; otherwise each goes on from its own")
 
     # --- before the first round -----------------------------------------------------------------------------------
+
+    def default_graph(self) -> str | None:
+        return "shared-labels" if self.prior else None
 
     def check(self, setting: Setting) -> None:
         clients = len(setting)
@@ -91,10 +96,6 @@ class FedSKA(FedAvg):
             raise FedkinError(
                 f"fedska: granularity = 'aligned' needs equal sample counts, but client {setting.names[few]!r} has "
                 f"{setting.sizes[few]} training samples and {setting.names[many]!r} has {setting.sizes[many]}; use 'client'"
-            )
-        if self.prior and setting.graph is None:
-            raise FedkinError(
-                f"fedska: prior = {self.prior} mixes in a given graph; give one, for example graph='shared-labels'"
             )
 
     def learner(self, size: int, setting: Setting) -> StructureLearner:

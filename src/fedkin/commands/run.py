@@ -206,7 +206,7 @@ def _explain(settings: Settings, layers: Mapping[str, Any], assignments: Mapping
     own |= origins({k: {"x": v.get("algorithms", {}).get(name, {})} for k, v in layers.items()}, "x")
     add(name, method.model_dump(), own | {key.rpartition(".")[2]: "flag" for key in assignments})
     graph = settings.graph or (
-        None if method.graph_spec is None else "the data's own" if federation.graph else method.graph_spec
+        None if method.default_graph() is None else "the data's own" if federation.graph else method.default_graph()
     )
     add("graph", {"name": graph}, origins(layers, "graph"))
     add("run", options.model_dump(), origins(layers, "run"))

@@ -40,8 +40,8 @@ def strongest(similarity: Tensor, k: int) -> Tensor:
 def normalise(weights: Tensor) -> Tensor:
     """D^{-1/2} A D^{-1/2} of a symmetric non-negative A, D its row sums; an empty row stays empty."""
     degree = weights.sum(dim=1)
-    scale = torch.where(degree > 0, degree.clamp(min=1e-300).rsqrt(), 0.0)
-    return scale[:, None] * weights * scale[None, :]
+    scale = torch.where(degree > 0, torch.where(degree > 0, degree, 1.0).rsqrt(), 0.0)  # no 1/0, in the gradient either
+    return weights * (scale[:, None] * scale[None, :])
 
 
 def unpack(theta: Tensor, shapes: Shapes) -> list[Tensor]:

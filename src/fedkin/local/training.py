@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedkin.local.batches import Batch, Plan, count_steps, plan_batches
+from fedkin.local.forecasts import forecast_errors, forecast_names
 from fedkin.local.kernels import Kernel
 from fedkin.local.losses import metrics
 from fedkin.local.sgd import Descent, Sgd, descend
@@ -163,11 +164,12 @@ class seeded:
 def evaluate(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int = 2**22) -> dict[str, Tensor]:
     """Mean loss and headline metric of each client's model on its own samples.
 
-    Returns {"loss": (k,), "accuracy" or "mse": (k,), "count": (k,)}; a client without samples has zeros and count 0.
+    Returns {"loss": (k,), "accuracy" or "mse": (k,), "count": (k,)}, and for forecasts what `forecast_errors` says; a
+    client without samples has zeros and count 0.
     """
     samples: Samples = getattr(shard, part)
-    sizes = samples.sizes[ids]
-    names = ("loss", shard.task.metric)
+    sizes, forecast = samples.sizes[ids], shard.task.forecast
+    names = ("loss", shard.task.metric, *forecast_names(shard.task))
     answer = {name: torch.zeros(len(ids), dtype=torch.float64) for name in names}
 
     def work(chosen: np.ndarray) -> None:
@@ -181,10 +183,12 @@ def evaluate(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int
         with shard.kernel() as kernel, torch.no_grad():
             x = samples.x.index_select(0, index.reshape(-1)).view(*index.shape, *samples.x.shape[1:])
             outputs = kernel.outputs(rows[pick], x)
-        values = metrics(shard.task.kind, outputs.flatten(0, 1), samples.y[index].flatten(0, 1))
-        for name, value in values.items():
+        targets = samples.y[index]
+        for name, value in metrics(shard.task.kind, outputs.flatten(0, 1), targets.flatten(0, 1)).items():
             sums = (value.double().view(real.shape) * real).sum(dim=1)
             answer[name][pick] = sums / torch.from_numpy(np.maximum(sizes[chosen], 1))
+        for name, value in ({} if forecast is None else forecast_errors(forecast, outputs, targets, real)).items():
+            answer[name][pick] = value.double()
 
     with shard.kernel() as kernel:
         per_client = max(1, int(sizes.max(initial=1)) * max(1, samples.x[0].numel() if len(samples.x) else 1))

@@ -132,7 +132,7 @@ def _train(cell: Cell, watch: Watch) -> Record | None:
     federation = _federation(json.dumps(settings["data"], sort_keys=True), cell.seed)
     method = algorithms.make(settings["algorithm"], dict(settings["parameters"]))
     options = make_options(**settings["run"], seed=cell.seed, workers=1)
-    graph = settings["graph"] if method.graph_spec is not None else None
+    graph = settings["graph"] if method.default_graph() is not None else None
     run = Run(federation, settings["model"], method, options, graph, cell.run_folder, [_until(watch)])
     last = checkpoint.latest(cell.run_folder)
     if last is not None:

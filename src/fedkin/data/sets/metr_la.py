@@ -13,7 +13,7 @@ from fedkin.data.federate import Recipe
 from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays, File, Source, check
 from fedkin.errors import FedkinError, unknown
-from fedkin.federation import Federation, Split, Task
+from fedkin.federation import Federation, Forecast, Split, Task
 
 WEEK = "METR-LA: one week of 17 (2,016 of 34,272 steps), gaps interpolated; not comparable with published results"
 
@@ -168,7 +168,7 @@ def metr_la(
         truth["coordinates"] = np.asarray(arrays["latlon"])[own]
     return Federation(
         tuple(chosen),
-        Task("regression", (length,), output_shape=(horizon,)),
+        Task("regression", (length,), output_shape=(horizon,), forecast=Forecast(float(mean), float(std))),
         train=splits[0],
         validation=splits[1],
         test=splits[2],
