@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,8 +12,6 @@ from pydantic import BeforeValidator
 from torch import Tensor
 
 from fedkin.errors import FedkinError
-from fedkin.graphs import ClientGraph
-from fedkin.history import Record
 from fedkin.streams import client_keys
 
 RESTARTS, ITERATIONS = 10, 300
@@ -32,7 +30,10 @@ def embed(rows: Tensor) -> np.ndarray:
         block = block - block.mean(dim=0)
         gram += block @ block.T
     squares, axes = np.linalg.eigh(gram.numpy())
-    return axes * np.sqrt(np.maximum(squares, 0))
+    points = axes * np.sqrt(np.maximum(squares, 0))
+    norms = gram.diagonal()
+    alike = norms[:, None] + norms[None, :] - 2 * gram <= 1e-12 * norms.max()
+    return points[alike.int().argmax(dim=1).numpy()]  # rounding must not tell equal rows apart
 
 
 def k_means(rows: Tensor, clusters: int, seed: int) -> np.ndarray:
@@ -84,21 +85,25 @@ def by_name(ids: np.ndarray, names: Sequence[str]) -> np.ndarray:
     return ids[np.argsort(client_keys([names[k] for k in ids]), kind="stable")]
 
 
-def lasting_names(labels: np.ndarray, last: np.ndarray, clusters: int) -> np.ndarray:
-    """A name for each of a round's c ≤ `clusters` clusters, out of 0 … clusters−1: the one most of its members bore.
+def lasting_names(centres: Tensor, before: Tensor) -> np.ndarray:
+    """Names 0, 1, … for a round's clusters, (c,): cluster by cluster the name of the former one it goes on from.
 
-    `labels` (m,) are codes 0 … c−1, `last` (m,) the members' former cluster names (−1: none). Names are given so that as
-    many members as possible keep theirs (an assignment problem).
+    `centres` (c, P) are those of the round, row j of `before` (s, P) the last centre of the cluster called j. Names are
+    given so that Σ ‖centre − former centre‖² is least, an assignment problem in which a drift that all share cancels. If
+    there are more clusters than names, the others get new names s, s+1, …
 
-    >>> lasting_names(np.array([0, 0, 1, 1]), np.array([2, 2, 0, -1]), 3)
-    array([2, 0])
+    >>> lasting_names(torch.tensor([[9.0], [1.0], [5.0]]), torch.tensor([[1.2], [8.0]]))
+    array([1, 0, 2])
     """
     from scipy.optimize import linear_sum_assignment
 
-    kept = np.zeros((int(labels.max()) + 1, clusters))
-    known = last >= 0
-    np.add.at(kept, (labels[known], last[known]), 1)
-    return np.asarray(linear_sum_assignment(kept, maximize=True)[1])
+    names = np.full(len(centres), -1)
+    if len(before):
+        square = torch.stack([(before - row).square().sum(dim=1, dtype=torch.float64) for row in centres])
+        new, old = linear_sum_assignment(square.numpy())
+        names[new] = old
+    names[names < 0] = len(before) + np.arange((names < 0).sum())
+    return names
 
 
 def rand_index(one: Sequence[object] | np.ndarray, other: Sequence[object] | np.ndarray) -> float:
@@ -121,31 +126,6 @@ def rand_index(one: Sequence[object] | np.ndarray, other: Sequence[object] | np.
 
     every = len(a) * (len(a) - 1) / 2
     return (every + 2 * pairs(both) - pairs(both.sum(axis=0)) - pairs(both.sum(axis=1))) / every
-
-
-def recovered_graph(history: Iterable[Record]) -> ClientGraph:
-    """The client graph FedCedar has found, from what its rounds logged: who shares a cluster, and which clusters are near.
-
-    A client belongs to the cluster it was in last. Two clients of one cluster are joined with weight 1, clients of two
-    clusters by the relation R of the last round, stretched so that the nearest two clusters get 1 and the farthest 0.
-    Clients that never took part, and clusters the last round did not form, are left out.
-    """
-    logs = [record["log"] for record in history if {"clusters", "relation"} <= set(record["log"])]
-    if not logs:
-        raise FedkinError("recovered_graph needs the history of a FedCedar run with named clusters (up to 200 clients)")
-    cluster = {client: name for log in logs for name, members in log["clusters"].items() for client in members}
-    place = {name: code for code, name in enumerate(logs[-1]["clusters"])}
-    clients = sorted(client for client, name in cluster.items() if name in place)
-    relation = np.array(logs[-1]["relation"])
-    relation = (relation + relation.T) / 2
-    apart = ~np.eye(len(relation), dtype=bool)
-    if apart.any() and np.ptp(relation[apart]) > 0:
-        relation[apart] = (relation[apart] - relation[apart].min()) / np.ptp(relation[apart])
-    np.fill_diagonal(relation, 1.0)
-    codes = [place[cluster[client]] for client in clients]
-    adjacency = relation[np.ix_(codes, codes)]
-    np.fill_diagonal(adjacency, 0.0)
-    return ClientGraph(adjacency, clients)
 
 
 def _as_list(value: Any) -> Any:

@@ -16,9 +16,13 @@ from fedkin.federation import Split
 
 NAMES = [
     *("perfedavg", "pfedme", "scaffold", "afl", "pfedbayes", "ditto"),
-    *("oracle", "fedper", "fedrep", "fedamp", "apfl"),
+    *("oracle", "fedper", "fedrep", "fedamp", "apfl", "ifca", "fedsem", "fedcedar"),
 ]
-SMALL = {"fedrep": {"head_epochs": 1}, "pfedbayes": {"inner_steps": 1}}
+SMALL: dict[str, dict[str, Any]] = {
+    "fedrep": {"head_epochs": 1},
+    "pfedbayes": {"inner_steps": 1},
+    **{name: {"clusters": 2} for name in ("ifca", "fedsem", "fedcedar")},
+}
 
 
 def make(name: str) -> Any:

@@ -35,8 +35,8 @@ class FedCedar(Algorithm):
         next round: who was in S receives ŵ of its cluster (condition 1), others the mean of all ŵ (condition 2)
 
     Models are compared by their trainable parameters; batch-norm buffers are averaged and propagated with them. If fewer
-    than K clients answer, each is a cluster of its own. Clusters keep their names from round to round as far as their
-    members stay, which `memory` builds on: a client that sat out receives its last cluster's model of this round.
+    than K clients answer, each is a cluster of its own. Clusters keep their names from round to round, each going on from
+    the former one whose centre is nearest, which `memory` builds on: who sat out receives its cluster's newest model.
 
     With nearby initial weights all cosines are close to 1, R close to 1/K everywhere, and two propagations all but average
     the centres: watch `diagonal` in the log (1/K: no contrast, 1: no exchange). `sim_on`, `temperature` and `minmax` are
@@ -84,7 +84,9 @@ class FedCedar(Algorithm):
 
     def start(self, setting: Setting) -> State:
         nobody = torch.full((len(setting),), -1, dtype=torch.int64)
-        return super().start(setting).with_arrays(cluster=nobody, source=torch.full_like(nobody, INITIAL))
+        none = torch.zeros((0, setting.spec.layout.n_parameters), dtype=setting.spec.dtype)
+        source = torch.full_like(nobody, INITIAL)
+        return super().start(setting).with_arrays(cluster=nobody, source=source, centres=none)
 
     def cohort(self, round: int, size: int, setting: Setting) -> np.ndarray:
         groups = self.known_groups(setting)
@@ -101,35 +103,42 @@ class FedCedar(Algorithm):
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
         ids, n = by_name(replies.ids, setting.names), setting.spec.layout.n_parameters
         state = self._say_once(state, len(ids))
-        trained, last = place(state.rows, replies), state.arrays["cluster"].numpy()
-        labels, names = self._assign(trained[ids, :n], ids, last, state.round + 1, setting)
-        cluster = last.copy()
-        cluster[ids] = names[labels]
-        active = np.isin(setting.everyone, ids)
-        hand_back = np.where(active | self.memory, remember(names, cluster), MEAN)
+        trained = place(state.rows, replies)
+        weights, active = trained[ids, :n], np.isin(setting.everyone, ids)
+        labels = self._assign(weights, setting.streams.integer("kmeans", state.round + 1))
+        average = torch.as_tensor(averaging(labels), dtype=weights.dtype)
+        state, names = self._name(state, ids, average @ weights)
+        cluster = state.arrays["cluster"].clone()
+        cluster[ids] = torch.from_numpy(names[labels])
+        hand_back = np.where(active | self.memory, remember(names, cluster.numpy()), MEAN)
         if self.ablation == "as3":
             hand_back = np.full_like(hand_back, MEAN)
-        relation = self._relation(labels, trained[ids, :n], state.rows[ids, :n])
+        relation = self._relation(average, weights, state.rows[ids, :n])
         propagations = 0 if self.ablation == "as2" else self.propagations
         coupling = ClusterPropagation(ids, labels, hand_back, relation, propagations)
         state = state.with_log(**self._report(state, coupling, names, setting))
         source = np.where(active, OWN_CLUSTER, REMEMBERED)
         source[hand_back == MEAN] = MEAN_OF_CLUSTERS
-        state = state.with_arrays(cluster=torch.from_numpy(cluster), source=torch.from_numpy(source))
+        state = state.with_arrays(cluster=cluster, source=torch.from_numpy(source))
         return mix(state, replies, coupling, trained=trained)
 
-    def _assign(
-        self, weights: Tensor, ids: np.ndarray, last: np.ndarray, round: int, setting: Setting
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The cluster of each member, codes (m,), and the lasting names of the clusters, (c,)."""
-        if self.ablation == "as1":
-            return np.arange(len(ids)), ids
-        labels = k_means(weights, self.clusters, setting.streams.integer("kmeans", round))
-        return labels, lasting_names(labels, last[ids], self.clusters)
+    def _assign(self, weights: Tensor, seed: int) -> np.ndarray:
+        """The cluster of each of the trained models (m, P), codes (m,)."""
+        return np.arange(len(weights)) if self.ablation == "as1" else k_means(weights, self.clusters, seed)
 
-    def _relation(self, labels: np.ndarray, trained: Tensor, received: Tensor) -> np.ndarray:
+    def _name(self, state: State, ids: np.ndarray, centres: Tensor) -> tuple[State, np.ndarray]:
+        """The lasting names of the round's clusters with these centres (c, P), and the state with the newest centres."""
+        if self.ablation == "as1":
+            return state, ids
+        before = state.arrays["centres"]
+        names = lasting_names(centres, before)
+        newest = centres.new_empty((max(len(before), int(names.max()) + 1), centres.shape[1]))
+        newest[: len(before)] = before
+        newest[names] = centres
+        return state.with_arrays(centres=newest), names
+
+    def _relation(self, average: Tensor, trained: Tensor, received: Tensor) -> np.ndarray:
         """R (c, c) from what the members had received and what they made of it, (m, P) each."""
-        average = torch.as_tensor(averaging(labels), dtype=trained.dtype)
         centres = average @ (trained - received if self.sim_on == "updates" else trained)
         if self.sim_on == "centred":
             centres = centres - centres.mean(dim=0)
