@@ -16,7 +16,7 @@ from fedkin.couplings import Identity
 from fedkin.engines.clients import Clients, Replies
 from fedkin.errors import FedkinError
 from fedkin.graphs.learned import Encoder, Similarity, StructureLearner, keep_snapshot, masks, normalise
-from fedkin.local.features import Granularity, part_features, part_targets, taps, train_guided
+from fedkin.local.features import Granularity, part_features, split_gradient, taps, train_guided
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, client_task, training_task
@@ -249,7 +249,6 @@ def gradient_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """The loss l_k of each client's classifier on the guides it got, (k, m, d), and the gradient ∂l_k/∂guides."""
     ids, shared = request.ids, request.shared
     tap = taps(shard, shared["layer"], shared["cosine"])
-    tensors = tap.cut.head_tensors(shard.store["classifier"][ids])
-    targets, shares = part_targets(shard, ids, shared["granularity"])
-    gradient, loss = tap.head_gradient(request.per_client["guides"].to(shard.spec.dtype), tensors, targets, shares)
+    guides = request.per_client["guides"].to(shard.spec.dtype)
+    gradient, loss = split_gradient(shard, ids, tap, shard.store["classifier"][ids], guides, shared["granularity"])
     return {"gradient": gradient, "loss": loss}

@@ -50,26 +50,52 @@ class Taps:
         self.outputs = shard.task.outputs
         self.kernels: SimpleQueue[Kernel] = SimpleQueue()
         tapped, loss = self.cut.tapped(), guided_loss(loss_of(shard.task.kind), self.outputs, cosine)
+        self.heads: SimpleQueue[HeadGradient] = SimpleQueue()
         for _ in range(shard.workers):
             self.kernels.put(shard.choice.variant(tapped, loss))
-        self.head_gradient = self._head_gradient(shard)
+            self.heads.put(head_gradient(self.cut, loss_of(shard.task.kind)))
 
-    def _head_gradient(self, shard: Shard) -> Callable[..., tuple[Tensor, Tensor]]:
-        """(guides (k, m, d), classifiers, targets (k, m, …), shares (k, m)) → ∂l/∂guides (k, m, d) and l (k,)."""
-        head, loss = self.cut.head(), loss_of(shard.task.kind)
 
-        def total(guides: Tensor, tensors: dict[str, Tensor], targets: Tensor, shares: Tensor) -> Tensor:
-            return (loss(functional_call(head, tensors, (guides,)), targets) * shares).sum()
+HeadGradient = Callable[..., tuple[Tensor, Tensor]]
 
-        one = grad_and_value(total)
-        if shard.choice.name != "loop":
-            return vmap(one)
 
-        def by_loop(guides: Tensor, tensors: dict[str, Tensor], *rest: Tensor) -> tuple[Tensor, Tensor]:
-            found = [one(g, {n: t[k] for n, t in tensors.items()}, *(r[k] for r in rest)) for k, g in enumerate(guides)]
-            return torch.stack([slope for slope, _ in found]), torch.stack([value for _, value in found])
+def head_gradient(cut: Cut, loss: Loss) -> HeadGradient:
+    """(guides (m, d), the classifier's tensors, targets (m, …), shares (m,)) → ∂l/∂guides (m, d) and l = Σ_m share·ℓ."""
+    head = cut.head()
 
-        return by_loop
+    def total(guides: Tensor, tensors: dict[str, Tensor], targets: Tensor, shares: Tensor) -> Tensor:
+        return (loss(functional_call(head, tensors, (guides,)), targets) * shares).sum()
+
+    return grad_and_value(total)
+
+
+def split_gradient(
+    shard: Shard, ids: np.ndarray, tap: Taps, classifiers: Tensor, guides: Tensor, granularity: Granularity
+) -> tuple[Tensor, Tensor]:
+    """∂l_k/∂guides (k, m, d) and l_k (k,): the loss of each client's classifier (k, H) on its guides and own targets.
+
+    All clients in one vmapped program, or one after the other where the model is trained so.
+    """
+    tensors, (targets, shares) = tap.cut.head_tensors(classifiers), part_targets(shard, ids, granularity)
+    slopes, losses = torch.empty_like(guides), guides.new_empty(len(guides))
+
+    def work(chosen: np.ndarray) -> None:
+        gradient = tap.heads.get()
+        try:
+            if shard.choice.name != "loop":
+                slopes[:], losses[:] = vmap(gradient)(guides, tensors, targets, shares)
+                return
+            for k in chosen:
+                own = {name: value[k] for name, value in tensors.items()}
+                slopes[k], losses[k] = gradient(guides[k], own, targets[k], shares[k])
+        finally:
+            tap.heads.put(gradient)
+
+    everyone = np.arange(len(guides))
+    shard.each(
+        work, np.array_split(everyone, min(shard.workers, len(ids))) if shard.choice.name == "loop" else [everyone]
+    )
+    return slopes, losses
 
 
 def taps(shard: Shard, layer: str, cosine: float) -> Taps:
