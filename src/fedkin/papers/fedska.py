@@ -1,4 +1,4 @@
-"""FedSKA's figures 5 and 6: the client graph that it learns."""
+"""FedSKA's figures 5 and 6, the client graph that it learns; and for table 2 what any forecast must beat."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from fedkin import algorithms, data
 from fedkin.federation import Federation
+from fedkin.local.forecasts import persistence
 from fedkin.run import train
 
 
@@ -26,6 +27,13 @@ def learned_graph(
     apart = ~np.eye(len(federation), dtype=bool)
     found = {"follows_truth": float(np.corrcoef(learned[apart], known(federation)[apart])[0, 1])}
     return {"pre": found, "post": found, "matrix": learned}
+
+
+def no_change(seed: int, source: dict[str, Any]) -> dict[str, float]:
+    """The errors of saying that every speed stays as it is, the mean over sensors."""
+    return {
+        str(name): float(error) for name, error in persistence(data.load(**{"seed": seed, **source})).mean().items()
+    }
 
 
 def known(federation: Federation) -> np.ndarray:
