@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedkin import __version__
-from fedkin.commands import algorithms, compare, data, demo, graph, predict, report, reproduce, run
+from fedkin.commands import algorithms, compare, data, demo, deploy, graph, predict, report, reproduce, run
 from fedkin.errors import FedkinError
 
 
@@ -75,6 +75,7 @@ for command in (*COMMANDS, algorithms.algorithms):
     app.command()(command)
 app.add_typer(data.app, name="data", no_args_is_help=False)
 app.add_typer(graph.app, name="graph", no_args_is_help=False)
+app.add_typer(deploy.app, name="deploy", no_args_is_help=False)
 
 
 def main() -> None:

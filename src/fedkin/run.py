@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from fedkin import algorithms, checkpoint
 from fedkin.algorithm import Algorithm, Setting, State
 from fedkin.callbacks import Callback, Interrupt
 from fedkin.engines import connect
-from fedkin.engines.clients import Replies
+from fedkin.engines.clients import Clients, Replies
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.files import OWN_FUNCTION, plain, versions, write_atomic
@@ -29,6 +29,7 @@ from fedkin.graphs.build import build as build_graph
 from fedkin.history import History, Record
 from fedkin.models import ModelLike, rows_of
 from fedkin.result import Models, Result
+from fedkin.roster import Roster
 from fedkin.streams import Streams
 
 INFLUENCE_LIMIT = 2000
@@ -79,13 +80,14 @@ class Run:
 
     def __init__(
         self,
-        federation: Federation,
+        federation: Federation | Roster,
         model: ModelLike,
         algorithm: Algorithm,
         options: Options,
         graph: ClientGraph | str | None = None,
         out: Path | None = None,
         callbacks: Sequence[Callback] = (),
+        connect: Callable[..., Clients] = connect,
     ) -> None:
         self.federation, self.algorithm, self.options, self.out = federation, algorithm, options, out
         self.callbacks = list(callbacks)
@@ -208,7 +210,7 @@ class Run:
         return f" (the last good checkpoint, {last}, is kept)" if last else ""
 
     def _parts(self) -> list[str]:
-        return ["test", "validation"] if len(self.federation.validation.x) else ["test"]
+        return ["test", "validation"] if self.federation.validation.sizes.any() else ["test"]
 
     def _evaluate(self, last: bool) -> Record:
         started = time.perf_counter()

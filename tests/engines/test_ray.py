@@ -44,7 +44,7 @@ SGD = {"lr": 0.1, "batch_size": 8}
 @pytest.fixture(scope="module", autouse=True)
 def _cluster() -> Iterator[None]:
     """One Ray for all tests here; the engine joins it and leaves it running."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=2**28)
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=2**28)
     yield
     ray.shutdown()
 
@@ -56,7 +56,9 @@ def agree(name: str, model: str, dtype: str, **options: Any) -> None:
         with pytest.raises(FedkinError, match=contract.TOGETHER[name]):
             contract.run(name, federation, engine="ray", **options)
         return
-    here, there = (contract.run(name, federation, engine=engine, **options) for engine in ("in_process", "ray"))
+    here, there = (
+        contract.run(name, federation, engine=engine, workers=2, **options) for engine in ("in_process", "ray")
+    )
     assert np.allclose(here.rows, there.rows, rtol=0, atol=tolerance)
     assert here.facts["bytes"] == there.facts["bytes"]
     assert here.facts["messages"] == there.facts["messages"]
@@ -175,7 +177,7 @@ def test_the_driver_sees_no_letter(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr("fedkin.engines.ray.ray.get", watched)
-    result = contract.run("dfedu", contract.make_federation(), engine="ray", eval_every=3)
+    result = contract.run("dfedu", contract.make_federation(), engine="ray", workers=2, eval_every=3)
     assert set(seen) == {"model"}
     assert result.history[-1]["log"]["letters"] > 0
 
@@ -195,7 +197,7 @@ def test_own_models_and_resuming(tmp_path: Path) -> None:
     federation, options = contract.make_federation(), {"seed": 1, "dtype": "float64", "checkpoint_every": 1}
     options |= {"algorithm": algorithms.make("scaffold", {"lr": 0.01}), "cohort": 2}
     whole = fedkin.train(federation, Small, rounds=4, **options)
-    fedkin.train(federation, Small, rounds=2, engine="ray", out=tmp_path / "run", **options)
+    fedkin.train(federation, Small, rounds=2, engine="ray", workers=2, out=tmp_path / "run", **options)
     resumed = fedkin.resume(tmp_path / "run", federation, Small, rounds=4)
     assert np.allclose(resumed.rows, whole.rows, rtol=0, atol=1e-9)
 

@@ -148,9 +148,10 @@ class RayClients(Sharded):
         try:
             ray.get([actor.ready.remote() for actor in self.actors], timeout=self.options.start_timeout)
         except GetTimeoutError:
+            count = len(self.actors)
             self.close()
             raise FedkinError(
-                f"Ray did not start {len(self.actors)} actors within {self.options.start_timeout:g} s; "
+                f"Ray did not start {count} actors within {self.options.start_timeout:g} s; "
                 "free some CPUs of the cluster or ask for fewer workers"
             ) from None
         except RayError as problem:

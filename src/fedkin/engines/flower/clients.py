@@ -1,0 +1,207 @@
+"""The `Clients` contract over sites: one message per site and question, with all its clients in it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.engines.flower.checks import agreeing, allowed_bytes, expected, read_answer
+from fedkin.engines.flower.line import Line
+from fedkin.engines.flower.setup import Setup
+from fedkin.engines.flower.wire import HEAD_LIMIT, Message, split_shared, under
+from fedkin.engines.host import Answer
+from fedkin.engines.sharding import Post, Question, Said, Sharded, no_letter
+from fedkin.errors import FedkinError
+from fedkin.models import ModelSpec
+from fedkin.roster import Roster
+
+MARK = "site_state"
+"""What a checkpoint holds instead of private state: the run's name at the sites, and the mark they keep it under."""
+
+
+class FlowerClients(Sharded):
+    """Sites behind a line. `members[s]` are the clients of site s, `node[s]` the node through which it is reached.
+
+    Letters between sites (dFedU, FedRelax) go through the server: Flower has no way from site to site. The server passes
+    them on along edges of the graph, and keeps none. Private state stays on the sites' disks.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        roster: Roster,
+        members: Sequence[np.ndarray],
+        nodes: Sequence[int],
+        spec: ModelSpec,
+        setup: Setup,
+        timeout: float,
+    ) -> None:
+        super().__init__(roster.names, roster.train.sizes, members)
+        self.line, self.roster, self.spec, self.setup, self.timeout = line, roster, spec, setup, timeout
+        self.node = list(nodes)
+        self.run = secrets.token_hex(7)
+        self.mark = 0
+        self.behind: set[int] = set()
+        """Sites that have not been told yet to go back to the mark."""
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _names(self, host: int, ids: np.ndarray) -> list[str]:
+        return [self.names[k] for k in self.members[host][ids]]
+
+    def _message(self, kind: str, tensors: Mapping[str, Tensor] | None = None, **head: Any) -> Message:
+        told = {"kind": kind, "run": self.run, "mark": self.mark, "setup": self.setup.told()}
+        return Message({**told, **head}, tensors or {})
+
+    def call(
+        self, messages: Mapping[int, Message], limits: Mapping[int, int] | None = None
+    ) -> dict[int, Message | str]:
+        """Site → its answer or the reason why there is none. A site that is not connected is not waited for."""
+        self._find_again()
+        online = set(self.line.nodes())
+        there = {host: message for host, message in messages.items() if self.node[host] in online}
+        bounds = {self.node[host]: (limits or {}).get(host, HEAD_LIMIT) for host in there}
+        for host in self.behind & set(there):
+            there[host] = Message({**there[host].head, "restore": True}, there[host].tensors)
+        got = self.line.send({self.node[host]: m for host, m in there.items()}, bounds, self.timeout) if there else {}
+        self.behind -= {host for host in there if isinstance(got[self.node[host]], Message)}
+        away = "its site is not connected"
+        return {host: got[self.node[host]] if host in there else away for host in messages}
+
+    def _find_again(self) -> None:
+        """A site may come back as another node: ask the nodes that are new who they are."""
+        online = set(self.line.nodes())
+        lost = [host for host, node in enumerate(self.node) if node not in online]
+        strangers = sorted(online - set(self.node))
+        if not lost or not strangers:
+            return
+        hello = Message({"kind": "hello"})
+        for node, told in self.line.send(
+            dict.fromkeys(strangers, hello), dict.fromkeys(strangers, HEAD_LIMIT), self.timeout
+        ).items():
+            names = {c.get("name") for c in told.head.get("clients", [])} if isinstance(told, Message) else set()
+            for host in lost:
+                if names == {self.names[k] for k in self.members[host]}:
+                    self.node[host] = node
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def _question(self, host: int, question: Question, tensors: Mapping[str, Tensor], **head: Any) -> Message:
+        values, shared = split_shared(question.shared)
+        carried = {**under("per_client", question.per_client), **under("shared", shared), **tensors}
+        clients = self._names(host, question.ids)
+        return self._message("answer", carried, task=question.task, clients=clients, shared=values, **head)
+
+    def _answers(
+        self, questions: Mapping[int, Question], messages: Mapping[int, Message]
+    ) -> tuple[dict[int, Answer | str], int]:
+        limits = {host: allowed_bytes(q, self.spec, self.roster.task) for host, q in questions.items()}
+        said: dict[int, Answer | str] = {}
+        size = 0
+        for host, got in self.call(messages, limits).items():
+            if isinstance(got, str):
+                said[host] = got
+                continue
+            question = questions[host]
+            try:
+                answer = read_answer(got, self._names(host, question.ids), expected(question, self.spec))
+            except FedkinError as problem:
+                said[host] = str(problem)
+                continue
+            said[host] = Answer(question.ids[answer.ids], answer.arrays, answer.failed)
+            told = got.head.get("letter_bytes", 0)
+            size = max(size, told) if isinstance(told, int) else size
+        return agreeing(said), size
+
+    def _send(self, questions: Mapping[int, Question]) -> Said:
+        return self._answers(questions, {host: self._question(host, q, {}) for host, q in questions.items()})[0]
+
+    def _deliver(self, letter: str, posts: Mapping[int, Post], questions: Mapping[int, Question]) -> tuple[Said, int]:
+        letters, silent, known = self._collect(letter, posts)
+        mute = {*silent, *known}
+        abroad = {parcel.sender for r, post in posts.items() for parcel in post.parcels if parcel.sender != r}
+        if abroad and abroad <= set(known):
+            raise no_letter(letter, next(iter(known.values())))
+        messages = {}
+        for host, question in questions.items():
+            if host in silent:
+                continue
+            post = posts[host].without(mute - {host})
+            foreign = [letters[parcel.sender][n] for parcel in post.parcels if parcel.sender != host
+                       for n in self._names(parcel.sender, parcel.ids)]  # fmt: skip
+            links = {key: torch.from_numpy(getattr(post.links, key)) for key in ("data", "indices", "indptr")}
+            tensors = {**under("links", links), **({"letters": torch.stack(foreign)} if foreign else {})}
+            mail = {"letter": letter, "receivers": post.receivers, "senders": post.senders}
+            messages[host] = self._question(host, question, tensors, mail=mail)
+        said, size = self._answers({host: questions[host] for host in messages}, messages)
+        return {**silent, **said}, size
+
+    def _collect(
+        self, letter: str, posts: Mapping[int, Post]
+    ) -> tuple[dict[int, dict[str, Tensor]], dict[int, str], dict[int, list[str]]]:
+        """Letters that must cross from site to site, by sender; silent sites; sites that have no such letter."""
+        wanted: dict[int, set[int]] = {}
+        for receiver, post in posts.items():
+            for parcel in post.parcels:
+                if parcel.sender != receiver:
+                    wanted.setdefault(parcel.sender, set()).update(int(k) for k in parcel.ids)
+        ids = {host: np.array(sorted(own), dtype=np.int64) for host, own in wanted.items()}
+        asked = {h: self._message("post", letter=letter, clients=self._names(h, own)) for h, own in ids.items()}
+        number, task = self.spec.dtype.itemsize, self.roster.task
+        wide = 2**20 + 8 * number * (self.spec.layout.width + int(np.prod(task.input_shape, dtype=int)) * 1000)
+        letters: dict[int, dict[str, Tensor]] = {}
+        silent: dict[int, str] = {}
+        missing: dict[int, list[str]] = {}
+        for host, got in self.call(asked, {host: wide * len(own) for host, own in ids.items()}).items():
+            names = self._names(host, ids[host])
+            stack = got.tensors.get("letters") if isinstance(got, Message) else None
+            if isinstance(got, str):
+                silent[host] = got
+            elif "missing" in got.head:
+                missing[host] = [str(name) for name in got.head["missing"]]
+            elif stack is None or len(stack) != len(names):
+                silent[host] = f"sent no letters {letter!r}: {str(got.head.get('refused', 'none came'))[:500]}"
+            elif stack.is_floating_point() and letter != "public" and not bool(torch.isfinite(stack).all()):
+                silent[host] = f"sent NaN or infinity in its letters {letter!r}"
+            else:
+                letters[host] = dict(zip(names, stack))
+        usual = [stack.shape for own in letters.values() for stack in own.values()]
+        for host in [h for h, own in letters.items() if any(s.shape != usual[0] for s in own.values())]:
+            silent[host] = f"sent letters {letter!r} of another shape than the first site's"
+            del letters[host]
+        return letters, silent, missing
+
+    # --- private state ------------------------------------------------------------------------------------------------
+
+    def _snapshots(self) -> list[dict[str, Tensor]]:
+        """Sites keep their private state under a mark, which the next message names; the checkpoint holds the mark."""
+        self.mark += 1
+        return [{MARK: torch.tensor([[int(self.run, 16), self.mark]] * len(own))} for own in self.members]
+
+    def _restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        if any(set(state) != {MARK} for state in states):
+            raise FedkinError("this checkpoint was made by another engine; its private state is not with the sites")
+        number, self.mark = (int(value) for value in states[0][MARK][0])
+        self.run = f"{number:014x}"
+        self.behind = set(range(len(self.members)))
+
+    def deploy(self, cards: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+        """Have every site write its clients' models; client → why it has none, for those that failed."""
+        messages = {}
+        for host, own in enumerate(self.members):
+            mine = {self.names[k]: cards[self.names[k]] for k in own if self.names[k] in cards}
+            messages[host] = self._message("deploy", cards=mine)
+        failed: dict[str, str] = {}
+        for host, got in self.call(messages).items():
+            reason = got if isinstance(got, str) else got.head.get("refused")
+            if reason:
+                failed |= {self.names[k]: str(reason) for k in self.members[host]}
+        return failed
+
+    def close(self) -> None:
+        """Nothing to let go of: Flower keeps the connections."""

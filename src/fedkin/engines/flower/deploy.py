@@ -1,0 +1,109 @@
+"""`fedkin deploy init`: a complete Flower app in a folder, with certificates, keys, and one folder per site."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+import numpy as np
+
+from fedkin.errors import FedkinError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What a new federation looks like."""
+
+    folder: Path
+    sites: Sequence[str]
+    address: str = "127.0.0.1"
+    port: int = 9092
+    model: str = "mlr"
+    algorithm: str = "fedavg"
+    rounds: int = 10
+    example: bool = False
+    """Give every site a share of scikit-learn's digits, to try it out."""
+
+    def check(self) -> None:
+        from fedkin import algorithms
+
+        if self.folder.exists() and any(self.folder.iterdir()):
+            raise FedkinError(f"{self.folder} is not empty; choose another folder")
+        if not self.sites or len({site.lower() for site in self.sites}) < len(self.sites):
+            raise FedkinError("give at least one site, each name once: --sites north,south")
+        for site in self.sites:
+            if not NAME.fullmatch(site):
+                raise FedkinError(f"site {site!r}: use letters, digits, - and _ only; it becomes a folder")
+        algorithms.get(self.algorithm)
+
+    def write(self) -> list[Path]:
+        """Write everything; the folders of the sites are given back."""
+        from fedkin.engines.flower.credentials import make_certificates, make_key
+
+        self.check()
+        folder = self.folder.absolute()
+        self._fill("pyproject.toml", folder / "pyproject.toml")
+        self._fill("README.md", folder / "README.md", register=self._register(), start=self._start())
+        for name in ("server_app", "client_app"):
+            self._fill(f"{name}.py", folder / "fedkin_app" / f"{name}.py")
+        (folder / "fedkin_app" / "__init__.py").write_text("")
+        server = folder / "server"
+        self._fill("federation.toml", server / "federation.toml")
+        self._fill("start-superlink.sh", server / "start.sh")
+        self._fill("superlink.service", server / "fedkin-superlink.service")
+        make_certificates(server / "certificates", list(dict.fromkeys([self.address, "127.0.0.1", "localhost"])))
+        self._fill("flwr.toml", folder / "flwr" / "config.toml")
+        for number, site in enumerate(self.sites):
+            own = folder / "sites" / site
+            data = "data.npz" if self.example else "data.csv"
+            self._fill("site.toml", own / "site.toml", site=site, data=data)
+            self._fill("start-supernode.sh", own / "start.sh", own_port=self.port + 1 + number)
+            self._fill("supernode.service", own / f"fedkin-{site}.service", site=site)
+            shutil.copy(server / "certificates" / "ca.pem", own / "ca.pem")
+            make_key(own / "key")
+        if self.example:
+            self._write_example()
+        return [folder / "sites" / site for site in self.sites]
+
+    def _fill(self, template: str, path: Path, **more: object) -> None:
+        text = (files("fedkin.engines.flower") / "templates" / template).read_text()
+        facts = {
+            "folder": self.folder.absolute(),
+            "count": len(self.sites),
+            "model": self.model,
+            "algorithm": self.algorithm,
+            "rounds": self.rounds,
+            "address": self.address,
+            "bind": "127.0.0.1" if self.address in ("127.0.0.1", "localhost") else "0.0.0.0",
+            "port": self.port,
+            "path": os.pathsep.join([str(Path(sys.executable).parent), os.defpath]),
+            **more,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(Template(text).substitute(facts))
+        if path.suffix == ".sh":
+            path.chmod(0o755)
+
+    def _register(self) -> str:
+        return "\n".join(f"    flwr supernode register sites/{site}/key.pub" for site in self.sites)
+
+    def _start(self) -> str:
+        return "\n".join(f"    sites/{site}/start.sh &" for site in self.sites)
+
+    def _write_example(self) -> None:
+        from fedkin import data
+
+        federation = data.load("digits", clients=len(self.sites), partition="dirichlet:0.3", seed=0)
+        for k, site in enumerate(self.sites):
+            parts = (federation.train[k], federation.test[k])
+            x, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+            np.savez(self.folder / "sites" / site / "data.npz", x=x, y=y)

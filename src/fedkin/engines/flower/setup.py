@@ -1,0 +1,83 @@
+"""What every site must know alike: the task, the model, the seeds. It is part of each message, so a site keeps nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from fedkin.errors import FedkinError
+from fedkin.federation import Task
+from fedkin.models import ModelLike, ModelSpec, estimators
+from fedkin.models.estimators import ESTIMATORS, Estimators
+from fedkin.models.networks import NETWORKS
+
+SITES = "sites"
+"""The model's name when every client brings its own (site.toml)."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The task and the settings of a run, as sites need them."""
+
+    task: Task
+    model: str
+    dtype: str
+    seed: int
+    test_fraction: float = 0.25
+    validation_fraction: float = 0.0
+    split_seed: int = 0
+    predictions: bool = False
+    """The method exchanges predictions, so models need not be networks."""
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> Setup:
+        task = told["task"]
+        inputs, classes, outputs = (tuple(task[key]) for key in ("input_shape", "classes", "output_shape"))
+        kept = {key: value for key, value in told.items() if key != "task"}
+        return cls(Task(task["kind"], inputs, classes, outputs, bool(task["tokens"])), **kept)
+
+    def told(self) -> dict[str, Any]:
+        task = {key: getattr(self.task, key) for key in ("kind", "input_shape", "classes", "output_shape", "tokens")}
+        return {**{key: value for key, value in asdict(self).items() if key != "task"}, "task": task}
+
+    def spec(self, names: Sequence[str], own: Mapping[str, str | None]) -> ModelSpec:
+        """The model of these clients; with the name "sites", each client's own."""
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        if self.model == SITES:
+            return Estimators.each(models_of(own), list(names), self.task, dtype, SITES)
+        model = resolve(self.model)
+        return (
+            estimators.of(model, names, self.task, dtype) if self.predictions else ModelSpec.of(model, self.task, dtype)
+        )
+
+
+def models_of(own: Mapping[str, str | None]) -> dict[str, Any]:
+    """Client → its own model, from the names in site.toml."""
+    for name, model in own.items():
+        if model is None:
+            raise FedkinError(f"client {name!r} names no model in its site.toml; add for example model = 'tree:5'")
+    return {name: resolve(str(model)) for name, model in own.items()}
+
+
+def is_built_in(name: str) -> bool:
+    """Whether a name stands for a model of fedkin (or for no model at all), rather than something to import."""
+    first, _, option = name.partition(":")
+    return first in NETWORKS or first in ESTIMATORS or not option
+
+
+def resolve(name: str) -> ModelLike:
+    """A built-in by name, or "package.module:function" imported from the app; nothing is taken from the network."""
+    if is_built_in(name):
+        return name
+    first, _, function = name.partition(":")
+    try:
+        found = getattr(import_module(first), function)
+    except (ImportError, AttributeError) as problem:
+        raise FedkinError(f"model {name!r} cannot be imported: {problem}") from problem
+    if not callable(found):
+        raise FedkinError(f"model {name!r} is a {type(found).__name__}, not a function that returns a model")
+    return found

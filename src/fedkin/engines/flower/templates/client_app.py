@@ -1,0 +1,5 @@
+"""The client side: fedkin's own."""
+
+from fedkin.engines.flower.client import app
+
+__all__ = ["app"]

@@ -1,0 +1,13 @@
+"""The server side: fedkin's own."""
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedkin.engines.flower.server import main
+
+app = ServerApp()
+
+
+@app.main()
+def run(grid: Grid, context: Context) -> None:
+    main(grid, context)

@@ -1,0 +1,121 @@
+"""Real Flower processes on loopback for tests: started here, ended by their ids."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment(**more: str) -> dict[str, str]:
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PYTHONUNBUFFERED": "1", **quiet, **more}
+
+
+def descendants(number: int) -> list[int]:
+    """The process and everything it started, by their ids."""
+    parents: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError, IndexError, ValueError):
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(folder.name))
+    found, waiting = [], [number]
+    while waiting:
+        one = waiting.pop()
+        found.append(one)
+        waiting += parents.get(one, [])
+    return found
+
+
+class Process:
+    """A program and its log file."""
+
+    def __init__(self, command: list[str], log: Path, cwd: Path, env: Mapping[str, str] | None = None) -> None:
+        self.log, self.command = log, command
+        with open(log, "ab") as file:
+            self.running = subprocess.Popen(
+                command,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=cwd,
+                env=environment(**(env or {})),
+            )
+
+    def end(self, number: int = signal.SIGKILL) -> None:
+        """End it and everything it started."""
+        for one in descendants(self.running.pid):
+            with suppress(ProcessLookupError):
+                os.kill(one, number)
+        self.running.wait(timeout=60)
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+def wait_until(condition: object, seconds: float, what: str) -> None:
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what} did not happen within {seconds:g} s")
+        time.sleep(0.3)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def run(*command: str, cwd: Path, timeout: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=cwd, env=environment(**env), timeout=timeout, capture_output=True, text=True, check=False
+    )
+
+
+class Loopback:
+    """A federation made by `fedkin deploy init`, with its SuperLink and SuperNodes on this machine."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.port = folder, port
+        self.home = {"FLWR_HOME": str(folder / "flwr")}
+        self.processes: dict[str, Process] = {}
+
+    def start_server(self) -> None:
+        self.processes["server"] = Process(["server/start.sh"], self.folder / "server.log", self.folder)
+        wait_until(lambda: listens(self.port), 120, "the SuperLink's start")
+
+    def register(self, site: str) -> None:
+        done = run("flwr", "supernode", "register", f"sites/{site}/key.pub", cwd=self.folder, **self.home)
+        assert "registered successfully" in done.stdout, done.stdout + done.stderr
+
+    def start_site(self, site: str, **env: str) -> None:
+        env = {"PORT": str(free_port()), **env}
+        self.processes[site] = Process([f"sites/{site}/start.sh"], self.folder / f"{site}.log", self.folder, env)
+
+    def train(self, *options: str) -> None:
+        done = run("flwr", "run", ".", *options, cwd=self.folder, **self.home)
+        assert "Successfully started run" in done.stdout, done.stdout + done.stderr
+
+    def finished(self) -> bool:
+        return (self.folder / "server" / "result" / "result.safetensors").exists()
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            process.end()

@@ -1,0 +1,237 @@
+"""The flower engine without Flower: every message as bytes, every site from its own disk."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+import torch
+from safetensors.torch import load_file
+
+import fedkin
+from fedkin import algorithms
+from fedkin.engines.flower.server import Plan, train
+from fedkin.engines.flower.site import Site
+from fedkin.engines.flower.wire import Message
+from fedkin.errors import FedkinError
+from fedkin.federation import Federation
+
+
+def _load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+sites = _load("sites")
+contract = sites.load_contract("test_every_method")
+GROUPS = ((0, 3), (1,), (2, 4, 5))
+QUICK = {"fedavg": "bn-mlp:6", "fedbn": "bn-mlp:6", "fedpnp": "mlp:6", "dfedu": "bn-mlp:6", "fedrelax": "mlp:6"}
+
+
+def plan(folder: Path, name: str, model: str, dtype: str = "float64", rounds: int = 3, **run: Any) -> Plan:
+    method = contract.make(name)
+    sections = {
+        "federation": {"sites": len(GROUPS), "wait": 5, "classes": [0, 1, 2]},
+        "model": {"name": model},
+        "algorithm": {"name": name, **method.model_dump(exclude_defaults=True)},
+        "run": {"rounds": rounds, "seed": 1, "dtype": dtype, **run},
+    }
+    path = folder / "federation.toml"
+    path.write_text(tomli_w.dumps(sections))
+    return Plan.read(path)
+
+
+@pytest.fixture
+def federation() -> Federation:
+    return contract.make_federation()
+
+
+def here(name: str, federation: Federation, **options: Any) -> Any:
+    """The same run in this process, on the clients in the order of the sites."""
+    return contract.run(name, federation, **options)
+
+
+@pytest.mark.parametrize(("name", "model"), QUICK.items())
+def test_same_numbers_as_on_one_machine(name: str, model: str, federation: Federation, tmp_path: Path) -> None:
+    agree(name, model, "float64", federation, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.engines
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("model", ["mlp:6", "bn-mlp:6"])
+@pytest.mark.parametrize("name", algorithms.names())
+def test_same_numbers_for_every_method(
+    name: str, model: str, dtype: str, federation: Federation, tmp_path: Path
+) -> None:
+    agree(name, model, dtype, federation, tmp_path)
+
+
+def agree(name: str, model: str, dtype: str, federation: Federation, tmp_path: Path) -> None:
+    model, tolerance = contract.MODEL.get(name, model), 1e-9 if dtype == "float64" else 1e-4
+    line = sites.LoopLine(sites.write_sites(federation, tmp_path, GROUPS))
+    planned = plan(tmp_path, name, model, dtype, cohort=4)
+    order = [k for group in GROUPS for k in group]
+    if name in contract.TOGETHER or name == "oracle":
+        with pytest.raises(FedkinError, match=contract.TOGETHER.get(name, "cluster")):
+            train(line, planned, tmp_path / "result")
+        return
+    there = train(line, planned, tmp_path / "result")
+    mine = here(name, federation.take(order), model=model, cohort=4, dtype=dtype)
+    assert there.names == mine.names
+    assert np.allclose(there.rows, mine.rows, rtol=0, atol=tolerance)
+    assert there.facts["bytes"] == mine.facts["bytes"]
+    same_metrics(there, mine, 10 * tolerance)
+
+
+def same_metrics(one: Any, other: Any, tolerance: float = 1e-8) -> None:
+    for when, table in one.metrics.items():
+        for key, values in table.items():
+            theirs = np.array(other.metrics[when][key], dtype=float)
+            assert np.allclose(np.array(values, dtype=float), theirs, atol=tolerance, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedbn", "dfedu", "fedrelax", "local"])
+def test_a_killed_server_goes_on_with_the_same_rows(name: str, federation: Federation, tmp_path: Path) -> None:
+    """Killed in round 3, after the sites had trained; the sites go back to where they were after round 2."""
+    paths, options = sites.write_sites(federation, tmp_path, GROUPS), {"rounds": 4, "checkpoint_every": 2}
+    planned = plan(tmp_path, name, "bn-mlp:6", **options)
+    whole = train(sites.LoopLine(paths), planned, tmp_path / "whole")
+
+    class Killed(sites.LoopLine):
+        def send(self, messages: Any, limits: Any, timeout: float) -> Any:
+            found = super().send(messages, limits, timeout)
+            if any(m.head.get("shared", {}).get("round") == 3 and m.head["mark"] for m in messages.values()):
+                raise KeyboardInterrupt  # nothing is caught or saved
+            return found
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Killed(paths), planned, tmp_path / "killed")
+    resumed = train(sites.LoopLine(paths), planned, tmp_path / "killed")
+    assert np.array_equal(resumed.rows, whole.rows)
+    same_metrics(resumed, whole)
+
+
+def test_a_site_that_goes_away_is_named_and_comes_back_as_another_node(federation: Federation, tmp_path: Path) -> None:
+    class Moving(sites.LoopLine):
+        def send(self, messages: Any, limits: Any, timeout: float) -> Any:
+            rounds = {m.head.get("shared", {}).get("round") for m in messages.values()}
+            if 2 in rounds and 1 in self.paths:
+                self.paths[9] = self.paths.pop(1)
+                self.away = {9}
+                rest = {n: m for n, m in messages.items() if n != 1}
+                return {**super().send(rest, limits, timeout), 1: "was killed"}
+            if 3 in rounds:
+                self.away = set()
+            return super().send(messages, limits, timeout)
+
+    line = Moving(sites.write_sites(federation, tmp_path, GROUPS))
+    result = train(line, plan(tmp_path, "fedavg", "mlp:6", rounds=4, eval_every=4), tmp_path / "result")
+    failed = [record["log"].get("failed", {}) for record in result.history]
+    assert failed[0] == failed[3] == {}
+    assert failed[1] == {"site-b": "was killed"}
+    assert np.isfinite(result.rows).all()
+    assert set(result.models) == set(federation.names)
+
+
+class Bad(sites.LoopLine):
+    """The site at node 1 answers a training task with something else."""
+
+    def __init__(self, paths: Any, change: Any) -> None:
+        super().__init__(paths)
+        self.change = change
+
+    def tamper(self, node: int, message: Message, answer: Message) -> tuple[Any, Any]:
+        if node == 1 and message.head.get("task") == "train" and message.head["shared"].get("commit", True):
+            return self.change(answer)
+        return answer.encode()
+
+
+def _with(answer: Message, **arrays: torch.Tensor) -> tuple[str, bytes]:
+    return Message(answer.head, {**answer.tensors, **{f"array/{k}": v for k, v in arrays.items()}}).encode()
+
+
+BAD = {
+    "NaN": (lambda a: _with(a, rows=a.tensors["array/rows"] * torch.nan), "sent NaN or infinity in 'rows'"),
+    "a wrong shape": (lambda a: _with(a, rows=torch.zeros((1, 3), dtype=torch.float64)), "expected"),
+    "too few rows": (lambda a: _with(a, loss=torch.zeros(4)), "for 1 clients"),
+    "a huge payload": (lambda a: _with(a, extra=torch.zeros(2**20)), "what was asked allows"),
+    "other arrays": (lambda a: _with(a, extra=torch.zeros(1)), "other arrays than most sites: extra"),
+    "a strange type": (lambda a: _with(a, rows=torch.zeros((1, 3), dtype=torch.float16)), "which no task uses"),
+    "rubbish": (lambda a: ("{", b"rubbish"), "cannot be read"),
+    "no message": (lambda a: (None, None), "no message of fedkin"),
+    "another client": (lambda a: Message({**a.head, "answered": ["site-a"]}, a.tensors).encode(), "not asked about"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_answer_is_set_aside_with_its_reason(what: str, federation: Federation, tmp_path: Path) -> None:
+    change, reason = BAD[what]
+    line = Bad(sites.write_sites(federation, tmp_path, GROUPS), change)
+    result = train(line, plan(tmp_path, "fedavg", "mlp:6", rounds=1), tmp_path / "result")
+    failed = result.history[0]["log"]["failed"]
+    assert set(failed) == {"site-b"}
+    assert reason in failed["site-b"]
+    assert np.isfinite(result.rows).all()
+
+
+def test_private_tensors_stay_on_the_sites_disk(federation: Federation, tmp_path: Path) -> None:
+    """Local: nothing of a model reaches the server; every site has its own, with the accuracy that was reported."""
+    order = [k for group in GROUPS for k in group]
+    mine = here("local", federation.take(order), model="mlp:6")
+    line = sites.LoopLine(sites.write_sites(federation, tmp_path, GROUPS, disclose=False))
+    result = train(line, plan(tmp_path, "local", "mlp:6"), tmp_path / "result")
+    assert np.ptp(result.rows, axis=0).max() == 0  # the initial weights, for all
+    same_metrics(result, mine)
+    for path in sorted(tmp_path.glob("site-*/models/*.safetensors")):
+        own = mine.models[path.stem].state_dict()
+        assert all(torch.allclose(value, own[name]) for name, value in load_file(path).items())
+    assert len(list(tmp_path.glob("site-*/models/*.json"))) == 6
+
+
+def test_models_of_their_own(federation: Federation, tmp_path: Path) -> None:
+    kinds = dict(zip(federation.names, ["tree:3", "ridge", "mlp:4", "tree:2", "boosting:5", "ridge"]))
+    line = sites.LoopLine(sites.write_sites(federation, tmp_path, GROUPS, models=kinds))
+    result = train(line, plan(tmp_path, "fedrelax", "sites"), tmp_path / "result")
+    order = [k for group in GROUPS for k in group]
+    mine = fedkin.train(federation.take(order), kinds, contract.make("fedrelax"), rounds=3, seed=1, dtype="float64")
+    for when in ("pre", "post"):
+        ours, theirs = (np.array(r.metrics[when]["test_loss"], dtype=float) for r in (mine, result))
+        assert np.allclose(ours, theirs, atol=1e-8, equal_nan=True)
+
+
+def test_what_does_not_fit_is_named(federation: Federation, tmp_path: Path) -> None:
+    paths = sites.write_sites(federation, tmp_path, GROUPS)
+    np.savez(paths[1].parent / "site-b.npz", x=np.zeros((4, 7)), y=np.zeros(4, dtype=int))
+    with pytest.raises(FedkinError, match=r"client 'site-b' has inputs of shape \[7\], but 'site-a' has \[5\]"):
+        train(sites.LoopLine(paths), plan(tmp_path, "fedavg", "mlr"), tmp_path / "result")
+    (paths[1].parent / "site-b.npz").unlink()
+    with pytest.raises(FedkinError, match=r"cannot take part: client 'site-b': .* cannot be read"):
+        train(sites.LoopLine(paths), plan(tmp_path, "fedavg", "mlr"), tmp_path / "result")
+    line = sites.LoopLine(sites.write_sites(federation, tmp_path, GROUPS))
+    line.away = {2}
+    with pytest.raises(FedkinError, match="2 of 3 sites were there after 5 s"):
+        train(line, plan(tmp_path, "fedavg", "mlr"), tmp_path / "result")
+
+
+def test_a_site_imports_only_what_it_trusts(federation: Federation, tmp_path: Path) -> None:
+    path = sites.write_sites(federation, tmp_path, GROUPS)[0]
+    line = sites.LoopLine(sites.write_sites(federation, tmp_path, GROUPS))
+    train(line, plan(tmp_path, "fedavg", "mlr", rounds=1), tmp_path / "result")
+    setup = {"task": {"kind": "classification", "input_shape": [5], "classes": [0, 1, 2], "output_shape": [],
+                      "tokens": False}, "model": "os:abort", "dtype": "float64", "seed": 0}  # fmt: skip
+    head = {"kind": "answer", "run": "0a", "setup": setup, "task": "train", "clients": ["site-a"], "shared": {}}
+    assert "does not trust 'os:abort'" in Site.read(path).handle(Message(head)).head["refused"]
+    head = {**head, "setup": {**setup, "model": "mlr"}, "task": "antigravity:fly"}
+    assert "does not trust 'antigravity:fly'" in Site.read(path).handle(Message(head)).head["refused"]
+    head = {**head, "task": "train", "run": "../../etc"}
+    assert "not plain letters" in Site.read(path).handle(Message(head)).head["refused"]
+    assert "does not know" in Site.read(path).handle(Message({"kind": "exec"})).head["refused"]
