@@ -235,3 +235,18 @@ def test_a_site_imports_only_what_it_trusts(federation: Federation, tmp_path: Pa
     head = {**head, "task": "train", "run": "../../etc"}
     assert "not plain letters" in Site.read(path).handle(Message(head)).head["refused"]
     assert "does not know" in Site.read(path).handle(Message({"kind": "exec"})).head["refused"]
+
+
+def test_messages_of_a_server_before_come_too_late(federation: Federation, tmp_path: Path) -> None:
+    """A killed server's message may reach a site after its successor's: it must not touch the private state."""
+    line = sites.LoopLine(sites.write_sites(federation, tmp_path, GROUPS))
+    last: list[Message] = []
+    send = line.send
+    line.send = lambda messages, *rest: last.append(messages.get(0)) or send(messages, *rest)  # type: ignore[method-assign]
+    train(line, plan(tmp_path, "scaffold", "mlp:6", rounds=2), tmp_path / "result")
+    (state,) = (tmp_path / "site-0" / "state").glob("*/current.safetensors")
+    before, late = state.read_bytes(), next(m for m in last if m.head.get("task", "").endswith("scaffold"))
+    late = Message({**late.head, "session": late.head["session"] - 1}, late.tensors)
+    answer = Site.read(tmp_path / "site-0" / "site.toml").handle(late)
+    assert "too late" in answer.head["refused"]
+    assert state.read_bytes() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,6 +47,8 @@ class FlowerClients(Sharded):
         self.node = list(nodes)
         self.run = secrets.token_hex(7)
         self.mark = 0
+        self.session = time.time_ns()
+        """Tells this server from one before it: a site refuses messages of an earlier one that come late."""
         self.behind: set[int] = set()
         """Sites that have not been told yet to go back to the mark."""
 
@@ -55,7 +58,7 @@ class FlowerClients(Sharded):
         return [self.names[k] for k in self.members[host][ids]]
 
     def _message(self, kind: str, tensors: Mapping[str, Tensor] | None = None, **head: Any) -> Message:
-        told = {"kind": kind, "run": self.run, "mark": self.mark, "setup": self.setup.told()}
+        told = {"kind": kind, "run": self.run, "session": self.session, "mark": self.mark, "setup": self.setup.told()}
         return Message({**told, **head}, tensors or {})
 
     def call(

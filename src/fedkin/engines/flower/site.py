@@ -253,6 +253,12 @@ class Site:
         The server names the newest mark in every message, so a checkpoint costs no message of its own: as long as no
         message has come since, the present state is that of the mark.
         """
+        seen = run / "session"
+        session, known = int(head.get("session", 0)), int(seen.read_text()) if seen.exists() else 0
+        if session < known:
+            raise FedkinError("this message is of a server that was started again since; it is too late")
+        if session > known:
+            write_atomic(seen, str(session).encode())
         current, mark = run / "current.safetensors", int(head.get("mark", 0))
         marks = {int(path.stem.partition("-")[2]): path for path in run.glob("mark-*.safetensors")}
         if "restore" in head:

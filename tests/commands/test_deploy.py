@@ -1,0 +1,108 @@
+"""fedkin deploy: what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import ssl
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedkin.cli import app
+
+pytest.importorskip("flwr", reason="pip install 'fedkin[flower]'")
+
+
+def deploy(*options: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["deploy", *options])
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "clinics"
+    code, text = deploy("init", str(made), "--sites", "north,south", "--algorithm", "fedpnp", "--example")
+    assert code == 0, text
+    return made
+
+
+def test_every_file_is_there_and_readable(folder: Path) -> None:
+    from fedkin.engines.flower.server import Plan
+    from fedkin.engines.flower.site import Site
+
+    app_config = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    plan = Plan.read(Path(app_config["config"]["settings"]))
+    assert (plan.algorithm.name, plan.federation.sites, plan.options.engine) == ("fedpnp", 2, "flower")
+    assert Plan.read(Path(app_config["config"]["settings"]), rounds=3, algorithm="local").options.rounds == 3
+    for name in ("north", "south"):
+        site = Site.read(folder / "sites" / name / "site.toml")
+        assert [client.name for client in site.settings.clients] == [name]
+        assert not site.settings.disclose
+        assert f"sites/{name}/start.sh" in (folder / "sites" / name / f"fedkin-{name}.service").read_text()
+    for script in (folder / "server" / "start.sh", folder / "sites" / "north" / "start.sh"):
+        assert script.stat().st_mode & stat.S_IXUSR
+        subprocess.run(["sh", "-n", str(script)], check=True)
+    assert "--enable-supernode-auth" in (folder / "server" / "start.sh").read_text()
+    assert "--insecure" not in (folder / "server" / "start.sh").read_text()
+
+
+def test_keys_and_certificates(folder: Path) -> None:
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+    secret = folder / "sites" / "north" / "key"
+    assert secret.stat().st_mode & 0o077 == 0
+    private = load_ssh_private_key(secret.read_bytes(), None)
+    public = load_ssh_public_key(secret.with_name("key.pub").read_bytes())
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    assert private.curve.name == "secp384r1"
+    assert private.public_key() == public
+    context = ssl.create_default_context(cafile=str(folder / "server" / "certificates" / "ca.pem"))
+    assert context.get_ca_certs()[0]["subject"][0][0][1] == "fedkin test authority"
+    other = folder / "other"
+    assert deploy("certificates", str(other), "--address", "192.0.2.7")[0] == 0
+    assert (other / "server.key").stat().st_mode & 0o077 == 0
+    assert deploy("key", str(folder / "sites" / "east" / "key"))[0] == 0
+
+
+def test_the_app_is_built_by_flower(folder: Path) -> None:
+    """Flower accepts the app, and no key, certificate or data goes into it."""
+    flwr = Path(sys.executable).parent / "flwr"
+    done = subprocess.run([flwr, "build"], cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (bundle,) = folder.glob("*.fab")
+    import zipfile
+
+    inside = zipfile.ZipFile(bundle).namelist()
+    assert {"pyproject.toml", "fedkin_app/server_app.py", "fedkin_app/client_app.py"} <= set(inside)
+    assert not [name for name in inside if "key" in name or name.endswith((".npz", ".pem"))]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--sites", "a,a"], "each name once"),
+        (["--sites", ","], "at least one site"),
+        (["--sites", "../x"], "letters, digits"),
+        (["--sites", "a", "--algorithm", "fedpmp"], "did you mean 'fedpnp'"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(options: list[str], reason: str, tmp_path: Path) -> None:
+    code, text = deploy("init", str(tmp_path / "new"), *options)
+    assert code == 2
+    assert reason in text
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_with_something_in_it_is_left_alone(folder: Path) -> None:
+    before = (folder / "sites" / "north" / "key").read_bytes()
+    code, text = deploy("init", str(folder), "--sites", "north")
+    assert code == 2
+    assert "is not empty" in text
+    code, text = deploy("key", str(folder / "sites" / "north" / "key"))
+    assert code == 2
+    assert (folder / "sites" / "north" / "key").read_bytes() == before
