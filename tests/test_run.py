@@ -254,7 +254,7 @@ def test_if_everyone_diverges_the_run_stops_and_the_last_checkpoint_is_kept(
     with pytest.raises(FedkinError, match="every client failed, first 'site-"):
         fedkin.train(federation, "mlp", FedAvg(lr=1e30), rounds=3, out=tmp_path / "a", checkpoint_every=1)
     fedkin.train(federation, "mlp", FedAvg(lr=0.1), rounds=1, out=tmp_path / "b")
-    with pytest.raises(FedkinError, match="last good checkpoint, .*round-000001.safetensors, is kept"):
+    with pytest.raises(FedkinError, match=r"last good checkpoint, .*round-000001\.safetensors, is kept"):
         fedkin.resume(tmp_path / "b", federation, algorithm=FedAvg(lr=1e30), rounds=3)
 
 

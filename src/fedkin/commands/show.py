@@ -150,8 +150,8 @@ def result_tables(result: Result, most: int = 20) -> Iterator[Table]:
     each = table("client", "samples", "pre", "post", "deploys", *(["own share"] if share is not None else []))
     for k, name in enumerate(result.names):
         values = [number(result.metrics[when][result.metric][k], metric) for when in ("pre", "post")]
-        own = [] if share is None else [f"{100 * share[k, k]:.0f} %"]
-        each.add_row(name, str(result.sizes[k]), *values, result.choice[k], *own)
+        shaped = [] if share is None else [f"{100 * share[k, k]:.0f} %"]
+        each.add_row(name, str(result.sizes[k]), *values, result.choice[k], *shaped)
     yield each
 
 
