@@ -205,7 +205,9 @@ def test_isolated_clients_are_allowed_and_said(federation: Federation) -> None:
     weights = np.zeros((6, 6))
     weights[0, 1] = weights[1, 0] = 1.0
     graph = ClientGraph(weights, federation.names)
-    with pytest.warns(UserWarning, match="4 of 6 clients have no neighbour: 'site-2', 'site-3', 'site-4', … train alone"):
+    with pytest.warns(
+        UserWarning, match="4 of 6 clients have no neighbour: 'site-2', 'site-3', 'site-4', … train alone"
+    ):
         result = train(federation, FedU(lr=0.1, eta=1.0), graph)
     alone = train(federation, Local(lr=0.1)).rows
     np.testing.assert_allclose(result.rows[2:], alone[2:], atol=1e-12)

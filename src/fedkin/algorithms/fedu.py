@@ -55,7 +55,9 @@ class LaplacianRegularised(Algorithm):
         graph, said = graph_of(self, setting), []
         if graph.isolated:
             alone = ", ".join(map(repr, graph.isolated[:3])) + (", …" if len(graph.isolated) > 3 else "")
-            said.append(f"{self.name}: {len(graph.isolated)} of {len(graph)} clients have no neighbour: {alone} train alone")
+            said.append(
+                f"{self.name}: {len(graph.isolated)} of {len(graph)} clients have no neighbour: {alone} train alone"
+            )
         longest = float(np.max(self.step(1, setting.sizes)))
         if stability(graph, longest) > 2 * (1 + 1e-9):
             bound = self.eta * safe_step(graph) / longest

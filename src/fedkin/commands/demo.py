@@ -14,8 +14,8 @@ from fedkin.commands.compare import finish, run_comparison
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "data": {"name": "digits", "clients": 20, "partition": "dirichlet:0.3"},
-    "model": {"name": "mlr"},
-    "training": {"lr": 0.5},
+    "model": {"name": "feature-mlp:32"},
+    "training": {"lr": 0.2},
     "run": {"rounds": 30, "seeds": 3, "eval_every": 5},
 }
 
