@@ -27,18 +27,23 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def descendants(number: int) -> list[int]:
-    """The process and everything it started, by their ids."""
+    """The process and everything it started, by their ids; also a helper of Flower's that outlived its parent."""
     parents: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError, IndexError, ValueError):
                 parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
                 parents.setdefault(parent, []).append(int(folder.name))
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                if b"--parent-pid" in words:
+                    own = int(words[words.index(b"--parent-pid") + 1])
+                    parents.setdefault(own, []).append(int(folder.name))
     found, waiting = [], [number]
     while waiting:
         one = waiting.pop()
-        found.append(one)
-        waiting += parents.get(one, [])
+        if one not in found:
+            found.append(one)
+            waiting += parents.get(one, [])
     return found
 
 
