@@ -219,7 +219,8 @@ def test_a_killed_site_is_named_and_rejoins_with_its_model(tmp_path: Path) -> No
         failed = [set(record["log"].get("failed", {})) for record in result.history]
         assert {"site-b"} in failed
         assert failed[0] == failed[-1] == set()
-        assert (tmp_path / "clinics" / "sites" / "south" / "models" / "site-b.safetensors").exists()
+        written = tmp_path / "clinics" / "sites" / "south" / "models" / "site-b.json"
+        processes.wait_until(written.exists, 120, "the model at its site")
     finally:
         clinics.end()
 

@@ -217,6 +217,8 @@ def test_wrong_options_are_refused_in_one_line() -> None:
         fedkin.train(federation, engine="ray", engine_options={"adress": "auto"})
     with pytest.raises(FedkinError, match="timeout = -1 is not allowed"):
         fedkin.train(federation, engine="ray", engine_options={"timeout": -1})
+    with pytest.raises(FedkinError, match="no Ray cluster at '127.0.0.1:9': Connection refused"):
+        importlib.import_module("fedkin.engines.ray")._refuse_nobody("127.0.0.1:9")
     with pytest.raises(FedkinError, match="did you mean 'ray'"):
         fedkin.train(federation, engine="rai")
     with pytest.raises(FedkinError, match="fedkin deploy init"):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -37,6 +38,8 @@ CHUNK_BYTES = 64 * 2**20
 """A question to one actor carries at most this many bytes of rows (or one client's)."""
 IN_FLIGHT = 2
 """Chunks on their way to one actor: one being worked on, one waiting."""
+CONNECT_SECONDS = 10
+"""How long a cluster may take to accept a connection."""
 STORE_BYTES = 2**30
 """Object store of a Ray started here; what does not fit is spilled to disk by Ray."""
 
@@ -296,11 +299,23 @@ def _join_or_start(address: str | None) -> bool:
         cores = len(os.sched_getaffinity(0))
         ray.init(num_cpus=cores, include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
         return True
+    _refuse_nobody(address)
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as problem:
         raise FedkinError(f"no Ray cluster at {address!r}: {_first_line(problem)}") from problem
     return True
+
+
+def _refuse_nobody(address: str) -> None:
+    """Ray tries for minutes to reach an address where nobody listens; find out at once."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as problem:
+        raise FedkinError(f"no Ray cluster at {address!r}: {problem.strerror or problem}") from problem
 
 
 def _put_shared(questions: Mapping[int, Question]) -> Any:
