@@ -91,7 +91,9 @@ def prepare(
     name: Name,
     directory: Annotated[
         Path | None,
-        typer.Option("--directory", help="a folder with the files (default: $FEDKIN_DATA)", show_default=False),
+        typer.Option(
+            "--from", "--directory", help="a folder with the files (default: $FEDKIN_DATA)", show_default=False
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="read the files again")] = False,
     json: flags.Json = None,
@@ -101,7 +103,7 @@ def prepare(
     \b
     Examples:
       fedkin data prepare mnist
-      fedkin data prepare har --directory ~/downloads
+      fedkin data prepare har --from ~/downloads
     """
     from fedkin import data
     from fedkin.commands import show
