@@ -39,7 +39,7 @@ QUICK = {"fedavg": "bn-mlp:6", "fedbn": "bn-mlp:6", "fedpnp": "mlp:6", "dfedu": 
 def plan(folder: Path, name: str, model: str, dtype: str = "float64", rounds: int = 3, **run: Any) -> Plan:
     method = contract.make(name)
     sections = {
-        "federation": {"sites": len(GROUPS), "wait": 5, "classes": [0, 1, 2]},
+        "federation": {"sites": len(GROUPS), "wait": 2, "classes": [0, 1, 2]},
         "model": {"name": model},
         "algorithm": {"name": name, **method.model_dump(exclude_defaults=True)},
         "run": {"rounds": rounds, "seed": 1, "dtype": dtype, **run},
@@ -218,7 +218,7 @@ def test_what_does_not_fit_is_named(federation: Federation, tmp_path: Path) -> N
         train(sites.LoopLine(paths), plan(tmp_path, "fedavg", "mlr"), tmp_path / "result")
     line = sites.LoopLine(sites.write_sites(federation, tmp_path, GROUPS))
     line.away = {2}
-    with pytest.raises(FedkinError, match="2 of 3 sites were there after 5 s"):
+    with pytest.raises(FedkinError, match="2 of 3 sites were there after 2 s"):
         train(line, plan(tmp_path, "fedavg", "mlr"), tmp_path / "result")
 
 
