@@ -40,8 +40,9 @@ def write_sites(
         lines = [f"disclose = {str(disclose).lower()}"]
         for k in group:
             name = federation.names[k]
-            (x, y), (x_test, y_test) = federation.train[k], federation.test[k]
-            np.savez(site / f"{name}.npz", x=x, y=y, x_test=x_test, y_test=y_test)
+            ends = {"": federation.train, "_validation": federation.validation, "_test": federation.test}
+            own = {f"{key}{end}": part for end, split in ends.items() for key, part in zip("xy", split[k])}
+            np.savez(site / f"{name}.npz", **own)
             lines += ["[[clients]]", f'name = "{name}"', f'data = "{name}.npz"']
             lines += [f'model = "{models[name]}"'] if models else []
         path = site / "site.toml"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from fedkin.engines.flower.server import Plan, train
 from fedkin.engines.flower.site import Site
 from fedkin.engines.flower.wire import Message
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation
+from fedkin.federation import Federation, Forecast, Task
 
 
 def _load(name: str) -> Any:
@@ -36,10 +38,18 @@ GROUPS = ((0, 3), (1,), (2, 4, 5))
 QUICK = {"fedavg": "bn-mlp:6", "fedbn": "bn-mlp:6", "fedpnp": "mlp:6", "dfedu": "bn-mlp:6", "fedrelax": "mlp:6"}
 
 
-def plan(folder: Path, name: str, model: str, dtype: str = "float64", rounds: int = 3, **run: Any) -> Plan:
+def plan(
+    folder: Path,
+    name: str,
+    model: str,
+    dtype: str = "float64",
+    rounds: int = 3,
+    federation: Mapping[str, Any] | None = None,
+    **run: Any,
+) -> Plan:
     method = contract.make(name)
     sections = {
-        "federation": {"sites": len(GROUPS), "wait": 2, "classes": [0, 1, 2]},
+        "federation": {"sites": len(GROUPS), "wait": 2, **(federation or {"classes": [0, 1, 2]})},
         "model": {"name": model},
         "algorithm": {"name": name, **method.model_dump(exclude_defaults=True)},
         "run": {"rounds": rounds, "seed": 1, "dtype": dtype, **run},
@@ -206,6 +216,48 @@ def test_models_of_their_own(federation: Federation, tmp_path: Path) -> None:
     for when in ("pre", "post"):
         ours, theirs = (np.array(r.metrics[when]["test_loss"], dtype=float) for r in (mine, result))
         assert np.allclose(ours, theirs, atol=1e-8, equal_nan=True)
+
+
+def test_a_site_that_forgets_its_neighbours_is_named(federation: Federation, tmp_path: Path) -> None:
+    """Its disk does not keep what the clients met with: one line says who and what to do."""
+
+    class Forgetful(sites.LoopLine):
+        def send(self, messages: Any, limits: Any, timeout: float) -> Any:
+            for path in (tmp_path / "site-1" / "state").glob("*/recipe.*"):
+                path.unlink()
+            return super().send(messages, limits, timeout)
+
+    line = Forgetful(sites.write_sites(federation, tmp_path, GROUPS))
+    with pytest.raises(FedkinError, match=r"client 'site-b' does not know its neighbours .* state folder"):
+        train(line, plan(tmp_path, "fedrelax", "tree:3", rounds=2), tmp_path / "result")
+
+
+def test_forecasts(tmp_path: Path) -> None:
+    """A series at every site, in the manner of METR-LA: errors in its units, minutes ahead, as on one machine."""
+    rng = np.random.default_rng(0)
+    mean, std, parts = 54.0, 20.0, {"train": 24, "validation": 8, "test": 8}
+    data = {f"site-{c}": {p: _windows(rng, n, mean, std) for p, n in parts.items()} for c in "abcdef"}
+    task = Task("regression", (12,), output_shape=(6,), forecast=Forecast(mean, std, told=(5, 15, 30)))
+    federation = replace(Federation.from_arrays(data, task="regression"), task=task)
+    line = sites.LoopLine(sites.write_sites(federation, tmp_path, GROUPS))
+    settings = {"mean": mean, "std": std, "told": [5, 15, 30]}
+    planned = plan(tmp_path, "fedavg", "linear", federation={"forecast": settings}, rounds=2)
+    there = train(line, planned, tmp_path / "result")
+    mine = here("fedavg", federation.take([k for group in GROUPS for k in group]), model="linear", rounds=2)
+    assert np.allclose(there.rows, mine.rows, rtol=0, atol=1e-9)
+    assert {"test_mae_15", "validation_mae_15"} <= set(there.metrics["pre"])
+    same_metrics(there, mine)
+    with pytest.raises(FedkinError, match="forecast"):
+        plan(tmp_path, "fedavg", "linear", federation={"forecast": {"mean": 1.0}})
+
+
+def _windows(rng: np.random.Generator, n: int, mean: float, std: float) -> tuple[np.ndarray, np.ndarray]:
+    """Twelve values and the six after them, as z-scores; a few were not measured (0)."""
+    series = mean + 10 * np.sin(np.arange(n + 18) / 5) + rng.normal(size=n + 18)
+    series[rng.integers(0, len(series), 3)] = 0.0
+    scores = (series - mean) / std
+    x, y = (np.stack([scores[i + a : i + b] for i in range(n)]) for a, b in ((0, 12), (12, 18)))
+    return x, y
 
 
 def test_what_does_not_fit_is_named(federation: Federation, tmp_path: Path) -> None:

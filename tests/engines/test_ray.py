@@ -156,9 +156,11 @@ def test_a_client_whose_task_fails_is_named_and_one_line_says_why_when_all_do(cl
 def test_rows_travel_in_chunks(clients: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The object store holds at most two chunks per actor; the numbers are the same."""
     whole, sent = train(clients), []
-    monkeypatch.setattr("fedkin.engines.ray.CHUNK_BYTES", 1)
-    chunks = importlib.import_module("fedkin.engines.ray")._chunks
-    monkeypatch.setattr("fedkin.engines.ray._chunks", lambda q: (sent.append(len(c.ids)) or c for c in chunks(q)))
+    monkeypatch.setattr("fedkin.engines.ray.clients.CHUNK_BYTES", 1)
+    chunks = importlib.import_module("fedkin.engines.ray.clients")._chunks
+    monkeypatch.setattr(
+        "fedkin.engines.ray.clients._chunks", lambda q: (sent.append(len(c.ids)) or c for c in chunks(q))
+    )
     apart = train(clients)
     assert sent == [1] * 6
     assert torch.allclose(apart["rows"], whole["rows"], rtol=0, atol=1e-12)
@@ -176,7 +178,7 @@ def test_the_driver_sees_no_letter(monkeypatch: pytest.MonkeyPatch) -> None:
             seen.extend(key for key, a in arrays.items() if getattr(a, "shape", (0,))[-1:] == (wide,))
         return found
 
-    monkeypatch.setattr("fedkin.engines.ray.ray.get", watched)
+    monkeypatch.setattr("fedkin.engines.ray.clients.ray.get", watched)
     result = contract.run("dfedu", contract.make_federation(), engine="ray", workers=2, eval_every=3)
     assert set(seen) == {"model"}
     assert result.history[-1]["log"]["letters"] > 0
@@ -209,7 +211,7 @@ def test_wrong_options_are_refused_in_one_line() -> None:
     with pytest.raises(FedkinError, match="timeout = -1 is not allowed"):
         fedkin.train(federation, engine="ray", engine_options={"timeout": -1})
     with pytest.raises(FedkinError, match="Connection refused"):
-        importlib.import_module("fedkin.engines.ray")._refuse_nobody("127.0.0.1:9")
+        importlib.import_module("fedkin.engines.ray.cluster").refuse_nobody("127.0.0.1:9")
     with pytest.raises(FedkinError, match="did you mean 'ray'"):
         fedkin.train(federation, engine="rai")
     with pytest.raises(FedkinError, match="fedkin deploy init"):

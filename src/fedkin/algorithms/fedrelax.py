@@ -143,6 +143,12 @@ class FedRelax(Algorithm):
             vars(clients.traffic).update(billed)  # asked in vain
             state = self._meet(state, clients, setting)
             replies = question(state)
+            forgetful = [setting.names[k] for k in replies.ids[~replies["ready"].numpy()]] if len(replies) else []
+            if forgetful:
+                raise FedkinError(
+                    f"client {forgetful[0]!r} does not know its neighbours right after it met them; its host loses what "
+                    "it is told: let it run the same fedkin as the others and keep its state folder between messages"
+                )
         return state, replies
 
     # --- a round ------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def _in_process(federation: Federation, spec: ModelSpec, streams: Streams, worke
 
 def _ray(federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None, **options: Any) -> Clients:
     try:
-        from fedkin.engines.ray import RayClients
+        from fedkin.engines.ray.clients import RayClients
     except ImportError as problem:
         raise FedkinError("engine 'ray' needs Ray; install it with: pip install 'fedkin[ray]'") from problem
     return RayClients(federation, spec, streams, workers, **options)

@@ -3,6 +3,7 @@
 Settings are a TOML file on the server (run config: settings="…/federation.toml", out="…/result"):
 
     [federation]                sites, wait, timeout, task, classes, test_fraction, validation_fraction, split_seed
+    [federation.forecast]       mean, std, every, missing, told: targets are z-scores of a series (missing = inf: none is)
     [model]  [algorithm]  [graph]  [run]       as for fedkin run
 
 A run that finds a checkpoint in `out` goes on from it.
@@ -29,7 +30,7 @@ from fedkin.engines.flower.setup import SITES, Setup, models_of, resolve
 from fedkin.engines.flower.wire import HEAD_LIMIT, Message
 from fedkin.errors import FedkinError, unknown
 from fedkin.export import card
-from fedkin.federation import Task
+from fedkin.federation import Forecast, Task
 from fedkin.graphs import ClientGraph
 from fedkin.result import Result
 from fedkin.roster import Counted, Roster
@@ -51,6 +52,8 @@ class FederationSettings(BaseModel):
     test_fraction: float = Field(0.25, ge=0, lt=1)
     validation_fraction: float = Field(0.0, ge=0, lt=1)
     split_seed: int = Field(0, ge=0)
+    forecast: Forecast | None = None
+    """Targets are z-scores of a series: its mean and std, minutes between values, the value that means none."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +211,12 @@ def _agreed_task(clients: Mapping[str, Mapping[str, Any]], settings: FederationS
         labels |= set(client.get("labels", []))
     inputs = tuple(int(n) for n in first["input_shape"])
     if kind == "regression":
-        return Task("regression", inputs, output_shape=tuple(int(n) for n in first["output_shape"]))
+        outputs = tuple(int(n) for n in first["output_shape"])
+        if settings.forecast is not None and len(outputs) != 1:
+            raise FedkinError(f"forecast: targets must be series of shape (steps,), but {first_name!r} has {outputs}")
+        return Task("regression", inputs, output_shape=outputs, forecast=settings.forecast)
+    if settings.forecast is not None:
+        raise FedkinError(f"forecast: client {first_name!r} has labels; a forecast needs numbers as targets")
     if len({type(label) for label in labels}) > 1:
         raise FedkinError("some clients have numbers as labels, others text; use one kind")
     known = tuple(settings.classes or sorted(labels))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -35,14 +35,11 @@ class Setup:
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Setup:
-        task = told["task"]
-        inputs, classes, outputs = (tuple(task[key]) for key in ("input_shape", "classes", "output_shape"))
-        kept = {key: value for key, value in told.items() if key != "task"}
-        return cls(Task(task["kind"], inputs, classes, outputs, bool(task["tokens"])), **kept)
+        return cls(**{**told, "task": Task.read(told["task"])})
 
     def told(self) -> dict[str, Any]:
-        task = {key: getattr(self.task, key) for key in ("kind", "input_shape", "classes", "output_shape", "tokens")}
-        return {**{key: value for key, value in asdict(self).items() if key != "task"}, "task": task}
+        """As JSON can hold it."""
+        return {**vars(self), "task": self.task.told()}
 
     def spec(self, names: Sequence[str], own: Mapping[str, str | None]) -> ModelSpec:
         """The model of these clients; with the name "sites", each client's own."""

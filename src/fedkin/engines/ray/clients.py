@@ -1,4 +1,4 @@
-"""The ray engine: clients sharded over Ray actors, on this machine or on a cluster.
+"""The `Clients` contract over Ray actors.
 
 Every actor is a host (`fedkin.engines.host`) with stacked training on one core. Rows go to actors and back in chunks of
 bounded size through Ray's object store. In an exchange letters go from actor to actor by reference; the driver knows who
@@ -11,26 +11,22 @@ where there is none.
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import ray
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from torch import Tensor
 
-from fedkin.algorithm import first_fault
 from fedkin.engines.clients import n_bytes
-from fedkin.engines.host import Answer, Host
+from fedkin.engines.host import Answer
+from fedkin.engines.ray.actor import HostActor, arrays, tensors
+from fedkin.engines.ray.cluster import checked, first_line, join_or_start
 from fedkin.engines.sharding import Post, Question, Said, Sharded, contiguous, no_letter
-from fedkin.errors import FedkinError, unknown
+from fedkin.errors import FedkinError
 from fedkin.federation import Federation
-from fedkin.local.tasks import Request
 from fedkin.models import ModelSpec
 from fedkin.streams import Streams
 
@@ -38,87 +34,8 @@ CHUNK_BYTES = 64 * 2**20
 """A question to one actor carries at most this many bytes of rows (or one client's)."""
 IN_FLIGHT = 2
 """Chunks on their way to one actor: one being worked on, one waiting."""
-CONNECT_SECONDS = 10
-"""How long a cluster may take to accept a connection."""
-STORE_BYTES = 2**30
-"""Object store of a Ray started here; what does not fit is spilled to disk by Ray."""
 
 T = TypeVar("T")
-
-
-class RayOptions(BaseModel):
-    """What the ray engine takes besides the federation."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    address: str | None = Field(None, description="a cluster to join, for example auto or ray://host:10001")
-    timeout: float = Field(3600.0, gt=0, description="seconds an actor may take for one answer")
-    start_timeout: float = Field(120.0, gt=0, description="seconds the actors may take to start")
-
-
-def _checked(options: Mapping[str, Any]) -> RayOptions:
-    for key in options:
-        if key not in RayOptions.model_fields:
-            raise unknown("option of engine ray", key, list(RayOptions.model_fields))
-    try:
-        return RayOptions(**options)
-    except ValidationError as problem:
-        raise FedkinError(first_fault("engine ray", problem)) from problem
-
-
-class HostActor:
-    """A host in a process of its own. Tensors travel as NumPy arrays, which Ray moves without pickling them."""
-
-    def __init__(self, federation: Federation, spec: ModelSpec, streams: Streams) -> None:
-        torch.set_num_threads(1)
-        self.host = Host(federation, spec, streams, workers=1)
-
-    def ready(self) -> bool:
-        return True
-
-    def answer(
-        self, task: str, ids: np.ndarray, per_client: Mapping[str, Any], shared: Mapping[str, Any]
-    ) -> Answer | FedkinError:
-        return self._answer(task, Request(ids.copy(), _tensors(per_client), _tensors(shared)))
-
-    def post(self, letter: str, parcels: Sequence[np.ndarray]) -> tuple[Any, ...]:
-        """The bytes of one letter (−1: there are none of this name), then the letters of every parcel."""
-        store = self.host.shard.store
-        if letter not in store:
-            return (-1, sorted(store)), *(np.zeros(0) for _ in parcels)
-        size = n_bytes({"letter": store[letter][:1]})
-        return (size, []), *(self.host.outbox(letter, ids.copy()).numpy() for ids in parcels)
-
-    def deliver(
-        self, task: str, ids: np.ndarray, shared: Mapping[str, Any], post: Post, *letters: np.ndarray
-    ) -> Answer | FedkinError:
-        mail = post.mail([torch.from_numpy(part.copy()) for part in letters])
-        return self._answer(task, Request(ids.copy(), {}, _tensors(shared), mail))
-
-    def _answer(self, task: str, request: Request) -> Answer | FedkinError:
-        try:
-            answer = self.host.answer(task, request)
-        except FedkinError as problem:
-            return problem
-        return Answer(answer.ids, _arrays(answer.arrays), answer.failed)
-
-    def snapshot(self) -> dict[str, Any]:
-        return _arrays(self.host.snapshot())
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.host.restore(_tensors(state))
-
-    def estimators(self) -> dict[str, Any]:
-        return self.host.estimators()
-
-
-def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value.numpy() if isinstance(value, Tensor) else value for key, value in values.items()}
-
-
-def _tensors(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays from the object store are read-only views of it: copied, because tasks own what they get."""
-    return {key: torch.from_numpy(v.copy()) if isinstance(v, np.ndarray) else v for key, v in values.items()}
 
 
 class RayClients(Sharded):
@@ -127,8 +44,8 @@ class RayClients(Sharded):
     def __init__(
         self, federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None = None, **options: Any
     ) -> None:
-        self.options = _checked(options)
-        self.started = _join_or_start(self.options.address)
+        self.options = checked(options)
+        self.started = join_or_start(self.options.address)
         cores = int(ray.cluster_resources().get("CPU", 1))
         parts = contiguous(federation.train.sizes, min(workers or max(1, cores), len(federation)))
         super().__init__(federation.names, federation.train.sizes, parts)
@@ -142,7 +59,7 @@ class RayClients(Sharded):
     # --- actors -------------------------------------------------------------------------------------------------------
 
     def _start(self, host: int) -> Any:
-        actor: Any = ray.remote(num_cpus=1, max_restarts=0)(_Starter).remote(self.data[host], self.common)
+        actor: Any = ray.remote(num_cpus=1, max_restarts=0)(HostActor).remote(self.data[host], self.common)
         if self.kept[host] is not None:
             actor.restore.remote(self.kept[host])
         return actor
@@ -159,12 +76,12 @@ class RayClients(Sharded):
             ) from None
         except RayError as problem:
             self.close()
-            raise FedkinError(f"Ray could not start the clients: {_first_line(problem)}") from problem
+            raise FedkinError(f"Ray could not start the clients: {first_line(problem)}") from problem
 
     def _lost(self, host: int, problem: Exception | None) -> str:
         """Why there is no answer; where the actor is gone or stuck, another takes its place."""
         if isinstance(problem, RayTaskError) and not isinstance(problem, RayActorError):
-            return f"failed in its Ray actor: {_first_line(problem.cause or problem)}"
+            return f"failed in its Ray actor: {first_line(problem.cause or problem)}"
         ray.kill(self.actors[host])
         self.actors[host] = self._start(host)
         if problem is None:
@@ -198,7 +115,7 @@ class RayClients(Sharded):
         def feed(host: int) -> None:
             chunk = next(waiting[host], None)
             if chunk is not None:
-                reference = self.actors[host].answer.remote(chunk.task, chunk.ids, _arrays(chunk.per_client), shared)
+                reference = self.actors[host].answer.remote(chunk.task, chunk.ids, arrays(chunk.per_client), shared)
                 pending[reference] = host
 
         for host in questions:
@@ -258,11 +175,11 @@ class RayClients(Sharded):
                 self.kept[host] = taken[host]
             elif self.kept[host] is not None:  # the actor died just now: its successor has the state before
                 got = ray.get(self.kept[host], timeout=self.options.timeout)
-            states.append({} if isinstance(got, str) else _tensors(got))
+            states.append({} if isinstance(got, str) else tensors(got))
         return states
 
     def _restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        self.kept = [ray.put(_arrays(state)) for state in states]
+        self.kept = [ray.put(arrays(state)) for state in states]
         done = {host: actor.restore.remote(self.kept[host]) for host, actor in enumerate(self.actors)}
         for host, got in self._collect(done).items():
             if isinstance(got, str):
@@ -282,45 +199,9 @@ class RayClients(Sharded):
             self.started = False
 
 
-class _Starter(HostActor):
-    """The actor's class as Ray makes it: the arguments come from the object store."""
-
-    def __init__(self, federation: Federation, common: tuple[ModelSpec, Streams]) -> None:
-        super().__init__(federation, *common)
-
-
-def _join_or_start(address: str | None) -> bool:
-    """Join the cluster at `address`, or the Ray this process already has, or start one. True if it is ours to end."""
-    if ray.is_initialized():
-        return False
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address is None:
-        cores = len(os.sched_getaffinity(0))
-        ray.init(num_cpus=cores, include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
-        return True
-    _refuse_nobody(address)
-    try:
-        ray.init(address=address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as problem:
-        raise FedkinError(f"no Ray cluster at {address!r}: {_first_line(problem)}") from problem
-    return True
-
-
-def _refuse_nobody(address: str) -> None:
-    """Ray tries for minutes to reach an address where nobody listens; find out at once."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon or not port.isdigit():
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
-    except OSError as problem:
-        raise FedkinError(f"no Ray cluster at {address!r}: {problem.strerror or problem}") from problem
-
-
 def _put_shared(questions: Mapping[int, Question]) -> Any:
     """What all get alike goes to the object store once."""
-    return ray.put(_arrays(next(iter(questions.values())).shared))
+    return ray.put(arrays(next(iter(questions.values())).shared))
 
 
 def _chunks(question: Question) -> Iterator[Question]:
@@ -337,7 +218,7 @@ def _received(got: Answer | FedkinError) -> Answer:
     """An answer as tensors; what a task refused is refused here."""
     if isinstance(got, FedkinError):
         raise got
-    return Answer(got.ids, _tensors(got.arrays), got.failed)
+    return Answer(got.ids, tensors(got.arrays), got.failed)
 
 
 def _joined(parts: Sequence[Answer]) -> Answer:
@@ -345,14 +226,10 @@ def _joined(parts: Sequence[Answer]) -> Answer:
     if len(parts) == 1:
         return parts[0]
     full = [part for part in parts if len(part.ids)]
-    arrays = {key: torch.cat([part.arrays[key] for part in full]) for key in (full[0].arrays if full else {})}
+    stacked = {key: torch.cat([part.arrays[key] for part in full]) for key in (full[0].arrays if full else {})}
     failed = {name: reason for part in parts for name, reason in part.failed.items()}
-    return Answer(np.concatenate([part.ids for part in parts]), arrays, failed)
+    return Answer(np.concatenate([part.ids for part in parts]), stacked, failed)
 
 
 def _as_list(references: Any) -> list[Any]:
     return references if isinstance(references, list) else [references]
-
-
-def _first_line(problem: BaseException) -> str:
-    return next((line for line in str(problem).splitlines() if line.strip()), type(problem).__name__)

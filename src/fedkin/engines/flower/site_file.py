@@ -1,0 +1,95 @@
+"""A site's own files: site.toml, and the data it points at.
+
+state = "state"                 # where private state and models go (default: state, beside this file)
+disclose = false                # whether the server may have tensors that a method keeps private, to save them
+trust = ["myapp"]               # packages whose models ("myapp.nets:small") and tasks the server may name
+
+[[clients]]
+name = "north"
+data = "north.csv"              # CSV with a header, or NPZ with x and y (and x_test, y_test, x_validation, y_validation)
+target = "outcome"              # the column to predict (CSV)
+drop = ["id"]                   # columns to leave out (CSV)
+model = "tree:5"                # this client's own model, for methods that exchange predictions (FedRelax)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from fedkin.errors import FedkinError
+
+
+class ClientFile(BaseModel):
+    """One client of a site, as site.toml has it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    data: str
+    target: str = "y"
+    drop: list[str] = []
+    model: str | None = None
+
+
+class SiteFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    clients: list[ClientFile]
+    state: str = "state"
+    disclose: bool = False
+    trust: list[str] = []
+
+
+def load(client: ClientFile, folder: Path) -> Any:
+    """The samples of a client as `Federation.from_arrays` takes them."""
+    path = folder / client.data
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                found = {key: file[key] for key in file.files}
+            if "x" not in found or "y" not in found:
+                raise FedkinError(f"client {client.name!r}: {path} has no arrays x and y")
+            return _splits(client, found)
+        if path.suffix == ".csv":
+            x, _, y = inputs(client, folder)
+            return x, y
+    except (OSError, ValueError) as problem:
+        if isinstance(problem, FedkinError):
+            raise
+        raise FedkinError(f"client {client.name!r}: {path} cannot be read: {problem}") from problem
+    raise FedkinError(f"client {client.name!r}: {path} must end in .csv or .npz")
+
+
+def _splits(client: ClientFile, found: Mapping[str, np.ndarray]) -> Any:
+    """x and y alone, or the client's own split where the file has x_test and y_test (and x_validation, y_validation)."""
+    named = {"train": "", "validation": "_validation", "test": "_test"}
+    for end in named.values():
+        if (f"x{end}" in found) != (f"y{end}" in found):
+            raise FedkinError(f"client {client.name!r}: {client.data} has only one of x{end} and y{end}")
+    if "x_validation" in found and "x_test" not in found:
+        raise FedkinError(
+            f"client {client.name!r}: {client.data} has x_validation but no x_test; add it, or leave out both"
+        )
+    if "x_test" not in found:
+        return found["x"], found["y"]
+    return {part: (found[f"x{end}"], found[f"y{end}"]) for part, end in named.items() if f"x{end}" in found}
+
+
+def inputs(client: ClientFile, folder: Path) -> tuple[np.ndarray, list[str], np.ndarray]:
+    """Inputs (n, M), their columns, and targets (n,) of a table."""
+    import pandas as pd
+
+    frame = pd.read_csv(folder / client.data)
+    for column in (client.target, *client.drop):
+        if column not in frame.columns:
+            raise FedkinError(f"client {client.name!r}: {client.data} has no column {column!r}")
+    inputs = frame.drop(columns=[client.target, *client.drop])
+    for column in inputs.columns:
+        if inputs[column].dtype.kind not in "biuf":
+            raise FedkinError(f"client {client.name!r}: column {column!r} is not numeric; encode it or put it in drop")
+    return inputs.to_numpy(dtype=np.float32), [str(c) for c in inputs.columns], frame[client.target].to_numpy()

@@ -1,0 +1,112 @@
+"""What a site keeps between messages: one folder per run on its own disk. The state itself never travels.
+
+current.safetensors         private state of the clients (control variates, norm layers, personal models, …)
+mark-000000003.safetensors  the same as it was at a checkpoint of the server's
+recipe.safetensors          the message from which estimators were made, to make them again
+trained, received           whole models at the last evaluation, which `deploy` writes out
+session                     the newest server that was heard
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedkin.engines.flower.wire import Message
+from fedkin.engines.host import Host
+from fedkin.errors import FedkinError
+from fedkin.files import read_tensors, write_atomic, write_tensors
+
+KEPT_MARKS, KEPT_RUNS = 3, 3
+
+
+@dataclass(frozen=True)
+class SiteState:
+    """The folder of one run."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, base: Path, head: Mapping[str, Any]) -> SiteState:
+        """The run that a message is about, at the mark the server has in mind; of earlier runs a few are kept."""
+        token = str(head["run"])
+        if not token.isalnum():
+            raise FedkinError(f"the server's name for the run, {token!r}, is not plain letters and digits")
+        state = cls(base / token)
+        if not state.folder.exists():
+            earlier = sorted((seen.parent for seen in base.glob("*/session")), key=_age)
+            for folder in earlier[: -(KEPT_RUNS - 1)]:
+                shutil.rmtree(folder, ignore_errors=True)
+            state.folder.mkdir(parents=True, exist_ok=True)
+        state._turn(head)
+        return state
+
+    def _turn(self, head: Mapping[str, Any]) -> None:
+        """Keep the present state under a mark, or go back to one, before anything else is done.
+
+        The server names the newest mark in every message, so a checkpoint costs no message of its own: as long as no
+        message has come since, the present state is that of the mark.
+        """
+        seen = self.folder / "session"
+        session, known = int(head.get("session", 0)), int(seen.read_text()) if seen.exists() else -1
+        if session < known:
+            raise FedkinError("this message is of a server that was started again since; it is too late")
+        if session > known:
+            write_atomic(seen, str(session).encode())
+        current, mark = self._file("current"), int(head.get("mark", 0))
+        marks = {int(path.stem.partition("-")[2]): path for path in self.folder.glob("mark-*.safetensors")}
+        if "restore" in head:
+            for number, path in marks.items():
+                if number > mark:
+                    _remove(path)
+            if mark in marks:
+                write_tensors(current, *read_tensors(marks[mark]))
+        elif mark > max(marks, default=0) and current.exists():
+            write_tensors(self._file(f"mark-{mark:09d}"), *read_tensors(current))
+            for number in sorted(marks)[: -(KEPT_MARKS - 1)]:
+                _remove(marks[number])
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{name}.safetensors"
+
+    def recall(self, host: Host) -> None:
+        """Give the clients of a new process their private state."""
+        if self._file("current").exists():
+            host.restore(read_tensors(self._file("current"))[0])
+
+    def keep(self, host: Host) -> None:
+        if host.shard.store:
+            write_tensors(self._file("current"), host.snapshot(), {})
+
+    def recipe(self) -> Message | None:
+        """The message from which estimators were made, if there was one."""
+        if not self._file("recipe").exists():
+            return None
+        tensors, facts = read_tensors(self._file("recipe"))
+        return Message(facts["head"], tensors)
+
+    def keep_recipe(self, message: Message) -> None:
+        """Estimators are no tensors: what made them is kept, and done again."""
+        write_tensors(self._file("recipe"), message.tensors, {"head": dict(message.head)})
+
+    def models(self, when: str) -> tuple[dict[str, Tensor], list[str]]:
+        """Whole models as they were received or after training: arrays "model" and "counters", and whose they are."""
+        tensors, facts = read_tensors(self._file(when))
+        return tensors, facts["clients"]
+
+    def keep_models(self, when: str, models: Mapping[str, Tensor], names: list[str]) -> None:
+        write_tensors(self._file(when), models, {"clients": names})
+
+
+def _age(folder: Path) -> float:
+    return folder.stat().st_mtime
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+    path.with_suffix(".json").unlink(missing_ok=True)

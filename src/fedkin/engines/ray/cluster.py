@@ -1,0 +1,74 @@
+"""The Ray to run on: options, joining a cluster, starting one on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedkin.algorithm import first_fault
+from fedkin.errors import FedkinError, unknown
+
+CONNECT_SECONDS = 10
+"""How long a cluster may take to accept a connection."""
+STORE_BYTES = 2**30
+"""Object store of a Ray started here; what does not fit is spilled to disk by Ray."""
+
+
+class RayOptions(BaseModel):
+    """What the ray engine takes besides the federation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    address: str | None = Field(None, description="a cluster to join, for example auto or ray://host:10001")
+    timeout: float = Field(3600.0, gt=0, description="seconds an actor may take for one answer")
+    start_timeout: float = Field(120.0, gt=0, description="seconds the actors may take to start")
+
+
+def checked(options: Mapping[str, Any]) -> RayOptions:
+    """The options of a run, or one line that says what is wrong with them."""
+    for key in options:
+        if key not in RayOptions.model_fields:
+            raise unknown("option of engine ray", key, list(RayOptions.model_fields))
+    try:
+        return RayOptions(**options)
+    except ValidationError as problem:
+        raise FedkinError(first_fault("engine ray", problem)) from problem
+
+
+def join_or_start(address: str | None) -> bool:
+    """Join the cluster at `address`, or the Ray this process already has, or start one. True if it is ours to end."""
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address is None:
+        cores = len(os.sched_getaffinity(0))
+        ray.init(num_cpus=cores, include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
+        return True
+    refuse_nobody(address)
+    try:
+        ray.init(address=address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as problem:
+        raise FedkinError(f"no Ray cluster at {address!r}: {first_line(problem)}") from problem
+    return True
+
+
+def refuse_nobody(address: str) -> None:
+    """Ray tries for minutes to reach an address where nobody listens; find out at once."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as problem:
+        raise FedkinError(f"no Ray cluster at {address!r}: {problem.strerror or problem}") from problem
+
+
+def first_line(problem: BaseException) -> str:
+    return next((line for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
