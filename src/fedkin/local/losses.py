@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -29,25 +28,6 @@ def per_sample(kind: Kind, outputs: Tensor, targets: Tensor) -> Tensor:
     if kind == "classification":
         return functional.cross_entropy(outputs, targets, reduction="none")
     return (outputs.reshape(len(targets), -1) - targets.reshape(len(targets), -1)).square().mean(dim=1)
-
-
-def output_gradient(kind: Kind, outputs: Tensor, targets: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss of each client and its gradient with respect to the outputs, for stacked clients.
-
-    outputs (k, b, C), targets (k, b) or (k, b, …), weight (k, b), loss_k = Σ_i weight_ki ℓ_ki.
-    Cross entropy: ∂ℓ/∂z = softmax(z) − onehot(y); squared error: ∂ℓ/∂z = 2 (z − y) / C.
-    """
-    if kind == "classification":
-        log_p = torch.log_softmax(outputs, dim=2)
-        chosen = targets.unsqueeze(2)
-        loss = -(log_p.gather(2, chosen).squeeze(2) * weight).sum(dim=1)
-        slope = log_p.exp_()
-        slope.scatter_add_(2, chosen, torch.full_like(chosen, -1, dtype=slope.dtype))
-    else:
-        slope = outputs - targets.reshape(outputs.shape)
-        loss = (slope.square().mean(dim=2) * weight).sum(dim=1)
-        slope = slope * (2 / outputs.shape[2])
-    return loss, slope * weight.unsqueeze(2)
 
 
 def metrics(kind: Kind, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedkin.local.batches import Plan
 from fedkin.local.kernels import Kernel
+from fedkin.local.kernels.linear import LinearKernel
 
 
 class Sgd(BaseModel):
@@ -65,6 +66,14 @@ def descend(
     rows (k, B), sorted so that clients with more steps come first; samples (x, y) of the shard; anchor and shift (k, P).
     """
     weights = rows[:, : kernel.layout.n_parameters]
+    steps = torch.from_numpy(plan.steps).clamp(min=1).to(rows.dtype)
+    if isinstance(kernel, LinearKernel) and not settings.momentum:  # all terms in one pass over the weights
+        push = None if shift is None else -rate * shift
+        if mu:
+            pull = rate * mu * (weights if anchor is None else anchor)
+            push = pull if push is None else push.add_(pull)
+        shrink = 1 - rate * (settings.weight_decay + mu)
+        return kernel.descend(rows, *samples, plan, rate, shrink, push) / steps
     slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
     descent = Descent(settings, rate, weights)
     total_loss = rows.new_zeros(len(rows))
@@ -81,4 +90,4 @@ def descend(
         if shift is not None:
             g.add_(shift[:active])
         descent.step(w, g)
-    return total_loss / torch.from_numpy(plan.steps).clamp(min=1).to(rows.dtype)
+    return total_loss / steps

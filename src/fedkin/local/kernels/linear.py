@@ -1,9 +1,4 @@
-"""Stacked gradients of fully connected networks, written out by hand: one batched product per layer for all clients.
-
-With a_0 = x, z_l = a_{l−1} W_lᵀ + b_l, a_l = σ(z_l) and δ_L = ∂loss/∂z_L:
-
-    ∂/∂W_l = δ_lᵀ a_{l−1},   ∂/∂b_l = Σ_batch δ_l,   δ_{l−1} = (δ_l W_l) ∘ σ′(z_{l−1}).
-"""
+"""Stacked gradients of fully connected networks: which networks these are, and their tensors in the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.federation import Kind
-from fedkin.local.losses import output_gradient
+from fedkin.local.batches import Plan
+from fedkin.local.kernels import chain
 from fedkin.models import Layout, Slot
 
 
@@ -61,33 +57,20 @@ def _chain(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 class LinearKernel:
-    """Gradients and outputs of a stack of fully connected networks."""
+    """Gradients and outputs of a stack of fully connected networks (mathematics: `fedkin.local.kernels.chain`)."""
 
     name = "linear"
 
     def __init__(self, layers: list[Dense], layout: Layout, kind: Kind) -> None:
-        self.layers, self.layout, self.kind = layers, layout, kind
-        # Enough clients to drown Python's overhead, few enough that a chunk stays in cache (measured: 25–50 are best).
-        self.chunk = max(8, min(50, 2**24 // (8 * max(layout.n_parameters, 1))))
+        self.layers, self.layout, self.classes = layers, layout, kind == "classification"
+        self.activations = [layer.activation for layer in layers]
+        # Enough clients to drown the overhead of a call, few enough that their weights and batches stay in cache.
+        per_client = 4 * max(layout.n_parameters, 32 * layers[0].weight.shape[1])
+        self.chunk = max(5, min(1000, 2**21 // per_client))
 
     def outputs(self, rows: Tensor, x: Tensor, counters: Tensor | None = None) -> Tensor:
         """(k, B) rows and (k, n, *input) inputs → (k, n, outputs)."""
-        return self._forward(rows, x)[-1]
-
-    def _forward(self, rows: Tensor, x: Tensor) -> list[Tensor]:
-        activations = [x.reshape(x.shape[0], x.shape[1], -1)]
-        for layer in self.layers:
-            weight = layer.weight.view(rows).transpose(1, 2)
-            if layer.bias is None:
-                z = torch.bmm(activations[-1], weight)
-            else:
-                z = torch.baddbmm(layer.bias.view(rows).unsqueeze(1), activations[-1], weight)
-            if layer.activation == "relu":
-                z.clamp_min_(0)
-            elif layer.activation == "tanh":
-                z.tanh_()
-            activations.append(z)
-        return activations
+        return chain.forward(*self._tensors(rows), self.activations, x.flatten(2).transpose(1, 2))[-1].transpose(1, 2)
 
     def gradient(
         self,
@@ -100,18 +83,45 @@ class LinearKernel:
         *more: Tensor,
     ) -> Tensor:
         """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,)."""
-        activations = self._forward(rows, x)
-        loss, delta = output_gradient(self.kind, activations[-1], y, weight)
-        for depth in range(len(self.layers) - 1, -1, -1):
-            layer = self.layers[depth]
-            torch.bmm(delta.transpose(1, 2), activations[depth], out=layer.weight.view(out))
-            if layer.bias is not None:
-                torch.sum(delta, dim=1, out=layer.bias.view(out))
-            if depth:
-                delta = torch.bmm(delta, layer.weight.view(rows))
-                below = activations[depth]
-                if self.layers[depth - 1].activation == "relu":
-                    delta.mul_(below > 0)
-                elif self.layers[depth - 1].activation == "tanh":
-                    delta.mul_(1 - below.square())
+        weights, biases = self._tensors(rows)
+        slopes, bias_slopes = self._tensors(out)
+        a = chain.forward(weights, biases, self.activations, x.flatten(2).transpose(1, 2))
+        loss, delta = chain.output_gradient(a[-1], y, weight, self.classes)
+        for layer in reversed(range(len(weights))):
+            torch.bmm(delta, a[layer].transpose(1, 2), out=slopes[layer])
+            if self.layers[layer].bias is not None:
+                torch.sum(delta, dim=2, out=bias_slopes[layer])
+            if layer:
+                delta = chain.below(weights[layer], delta, a[layer], self.activations[layer - 1])
         return loss
+
+    def descend(
+        self, rows: Tensor, x: Tensor, y: Tensor, plan: Plan, rate: float, shrink: float, push: Tensor | None
+    ) -> Tensor:
+        """Each client's steps w ← shrink·w − rate·∇f(w) + push (k, P), in place; return the sums of its losses, (k,)."""
+        parameters = [tensor for kind in self._tensors(rows) for tensor in kind]
+        blocks = [tensor.contiguous() for tensor in parameters]  # in the rows they are strided: slower products
+        pushes = [] if push is None else [tensor.contiguous() for kind in self._tensors(push) for tensor in kind]
+        half = len(self.layers)
+        total = chain.descend(
+            blocks[:half],
+            blocks[half:],
+            pushes,
+            self.activations,
+            x.flatten(1),
+            y,
+            plan.index,
+            plan.weight,
+            plan.steps.tolist(),
+            rate,
+            shrink,
+            self.classes,
+        )
+        for old, new in zip(parameters, blocks):
+            old.copy_(new)
+        return total
+
+    def _tensors(self, rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Weights (k, out, in) and biases (k, out) of all layers, as views of rows (k, B); no bias is (k, 0)."""
+        weights = [layer.weight.view(rows) for layer in self.layers]
+        return weights, [rows[:, :0] if layer.bias is None else layer.bias.view(rows) for layer in self.layers]
