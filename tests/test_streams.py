@@ -45,7 +45,7 @@ def test_cohorts_are_uniform() -> None:
             return 20
 
     setting = Setting()
-    setting.names = names  # type: ignore[attr-defined]
+    setting.keys = client_keys(names)  # type: ignore[attr-defined]
     counts = np.zeros(20)
     method = get("fedavg")()
     for t in range(1, 2001):

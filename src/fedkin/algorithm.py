@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -47,6 +48,11 @@ class Setting:
     def everyone(self) -> np.ndarray:
         return np.arange(len(self))
 
+    @cached_property
+    def keys(self) -> np.ndarray:
+        """One 64-bit word per client, a hash of its name, (K,): what its random streams are drawn from."""
+        return client_keys(self.names)
+
     def shared_columns(self, private: tuple[str, ...]) -> Tensor:
         """The columns that travel when the tensors `private` stay with the client, as a boolean (B,) mask."""
         return ~self.spec.layout.mask(private)
@@ -64,6 +70,10 @@ class State:
     values: Mapping[str, Any] = field(default_factory=dict)
     log: Mapping[str, Any] = field(default_factory=dict)
     """What the last round has to say about itself (goes into the history)."""
+    in_place: bool = False
+    """Whether a round may write over these rows: a run has no use for the state before the round (`Algorithm.in_place`)."""
+    changed: np.ndarray | None = None
+    """The rows that the last round changed; None: any of them."""
 
     @property
     def rows(self) -> Tensor:
@@ -72,6 +82,17 @@ class State:
 
     def with_arrays(self, **arrays: Tensor) -> State:
         return replace(self, arrays={**self.arrays, **arrays})
+
+    def with_rows(self, ids: np.ndarray, values: Tensor) -> State:
+        """The rows of clients `ids` (ascending) at new values (k, B), all others as they were.
+
+        In place where that is allowed, so that a round of few clients touches few rows.
+        """
+        if len(ids) == len(self.rows):
+            return self.with_arrays(rows=values)
+        rows = self.rows if self.in_place else self.rows.clone(memory_format=torch.contiguous_format)
+        rows[torch.from_numpy(ids)] = values
+        return replace(self.with_arrays(rows=rows), changed=ids)
 
     def with_values(self, **values: Any) -> State:
         return replace(self, values={**self.values, **values})
@@ -108,6 +129,9 @@ class Algorithm(Sgd):
     smaller loss on its validation samples (after local training where it has none). Never chosen on test samples."""
     graph_spec: ClassVar[str | None] = None
     """The graph built when the user gives none (see fedkin.graphs.build); None: the method uses no graph."""
+
+    in_place: ClassVar[bool] = False
+    """Whether a round writes over the server's rows where it may (`State.with_rows`), instead of making new ones."""
 
     keeps: ClassVar[tuple[str, ...]] = ()
     """Arrays of the state that belong in the result, where they exist (see `Result.extras`)."""
@@ -146,11 +170,15 @@ class Algorithm(Sgd):
         row = setting.spec.initial_row(setting.streams)
         return State(0, {"rows": row.expand(len(setting), -1)})
 
+    def observe(self, state: State, setting: Setting) -> Mapping[str, Any]:
+        """More for the log of a round, dear to compute: asked for after every round, with many clients when evaluating."""
+        return {}
+
     def cohort(self, round: int, size: int, setting: Setting) -> np.ndarray:
         """Who takes part in round t = 1, 2, …: `size` clients, uniformly (each client draws a number, the lowest go)."""
         if size >= len(setting):
             return setting.everyone
-        draws = setting.streams.words("cohort", round, client_keys(setting.names))
+        draws = setting.streams.words("cohort", round, setting.keys)
         return np.sort(np.argsort(draws, kind="stable")[:size])
 
     def private(self, setting: Setting) -> tuple[str, ...]:
@@ -172,7 +200,8 @@ class Algorithm(Sgd):
     def round(self, state: State, clients: Clients, cohort: np.ndarray, setting: Setting) -> State:
         """One round: the cohort trains, the server couples."""
         replies = self.train(state, clients, cohort, setting)
-        state = replace(state, log={"train_loss": float(replies["loss"].double().mean()) if len(replies) else None})
+        loss = float(replies["loss"].double().mean()) if len(replies) else None
+        state = replace(state, log={"train_loss": loss}, changed=None)
         if replies.failed:
             state = state.with_log(failed=dict(replies.failed))
         if len(replies):
@@ -207,12 +236,25 @@ class Algorithm(Sgd):
         self, state: State, clients: Clients, setting: Setting, post: bool, parts: list[str], disclose: bool = False
     ) -> Replies:
         """Evaluate every client: *pre*, the model just received, or *post*, after local training from it."""
-        ids = setting.everyone
+        return self.evaluate_some(setting.everyone, state, clients, setting, post, parts, disclose)
+
+    def evaluate_some(
+        self,
+        ids: np.ndarray,
+        state: State,
+        clients: Clients,
+        setting: Setting,
+        post: bool,
+        parts: list[str],
+        disclose: bool = False,
+    ) -> Replies:
+        """Evaluate the clients `ids` alone."""
         if post:
             options: dict[str, Any] = {"commit": False, "evaluate": parts, "disclose": disclose}
             return self.train(state, clients, ids, setting, bill=False, **options)
         private = self.private(setting)
         rows = self.received(state, setting)
+        rows = rows if len(ids) == len(rows) else rows[torch.from_numpy(ids)]
         per_client = {"rows": rows[:, setting.shared_columns(private)] if private else rows}
         shared = {"parts": parts, "private": private, "disclose": disclose}
         return clients.ask("evaluate", ids, per_client, shared, bill=False)

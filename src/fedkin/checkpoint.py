@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,19 @@ from fedkin.files import read_tensors, write_tensors
 KEPT = 2
 
 
-def save(directory: Path, state: State, private: Mapping[str, Tensor], progress: Mapping[str, Any]) -> Path:
+def save(
+    directory: Path,
+    state: State,
+    private: Mapping[str, Tensor],
+    progress: Mapping[str, Any],
+    after_piece: Callable[[], None] | None = None,
+) -> Path:
     """Write `checkpoints/round-000010.safetensors` (+ .json with checksum), then drop all but the newest two."""
     path = directory / "checkpoints" / f"round-{state.round:06d}.safetensors"
     tensors = {f"state/{name}": value for name, value in state.arrays.items()}
     tensors |= {f"clients/{name}": value for name, value in private.items()}
     facts = {"round": state.round, "values": dict(state.values), "log": dict(state.log), "progress": dict(progress)}
-    write_tensors(path, tensors, facts)
+    write_tensors(path, tensors, facts, after_piece)
     for old in sorted(path.parent.glob("round-*.safetensors"))[:-KEPT]:
         old.with_suffix(".json").unlink(missing_ok=True)
         old.unlink(missing_ok=True)

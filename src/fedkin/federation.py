@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -130,9 +131,10 @@ class Split:
         """The samples of these clients only, in this order."""
         if len(clients) == len(self) and np.array_equal(clients, np.arange(len(self))):
             return self
-        rows = [np.arange(self.offsets[k], self.offsets[k + 1]) for k in clients]
-        index = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
-        offsets = np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64)
+        chosen = np.asarray(clients, dtype=np.int64)
+        sizes = self.sizes[chosen]
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        index = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], sizes)
         return Split(self.x[index], self.y[index], offsets)
 
 
@@ -170,7 +172,8 @@ class Federation:
         if not self.names:
             raise FedkinError("a federation needs at least one client")
         if len(set(self.names)) != len(self.names):
-            twice = next(n for i, n in enumerate(self.names) if n in self.names[:i])
+            seen: set[str] = set()
+            twice = next(name for name in self.names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
             raise FedkinError(f"client {twice!r} appears twice; give every client its own name")
         empty = np.flatnonzero(self.train.sizes == 0)
         if len(empty):
@@ -317,16 +320,20 @@ class Federation:
 
     def index(self, name: str) -> int:
         """The position of a client."""
-        try:
-            return self.names.index(name)
-        except ValueError:
-            raise unknown("client", name, self.names) from None
+        if name not in self._positions:
+            raise unknown("client", name, self.names)
+        return self._positions[name]
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {name: k for k, name in enumerate(self.names)}
 
     def take(self, clients: Sequence[int] | np.ndarray) -> Federation:
         """The federation of these clients only, in this order."""
         rows = [int(k) for k in clients]
         names = tuple(self.names[k] for k in rows)
-        public = None if self.public is None else {n: v for n, v in self.public.items() if n == "*" or n in names}
+        kept = {"*", *names}
+        public = None if self.public is None else {n: v for n, v in self.public.items() if n in kept}
         return replace(
             self,
             names=names,
@@ -344,13 +351,16 @@ class Federation:
         if self.task.kind != "classification":
             raise FedkinError("label counts need a classification task; this federation is a regression task")
         part = self._splits()[split]
-        client = np.repeat(np.arange(len(self)), part.sizes)
-        counts = np.zeros((len(self), len(self.task.classes)), dtype=np.int64)
-        np.add.at(counts, (client, part.y), 1)
-        return counts
+        clients, classes = len(self), len(self.task.classes)
+        first = np.repeat(np.arange(clients) * classes, part.sizes)
+        return np.bincount(first + part.y, minlength=clients * classes).reshape(clients, classes)
 
     def fingerprint(self) -> str:
         """A short hash of names and samples: a resumed run must see the same data."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         digest = hashlib.blake2b(digest_size=12)
         digest.update("\x1f".join(self.names).encode())
         for split in self._splits().values():

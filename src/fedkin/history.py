@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedkin.files import plain, write_atomic
+from fedkin.files import append, plain, write_atomic
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +27,8 @@ class History(Sequence[Record]):
     def __init__(self, names: Sequence[str], records: Sequence[Record] = ()) -> None:
         self.names = tuple(names)
         self.records = list(records)
+        self._saved: tuple[Path, int, int] | None = None
+        """Where this history was written last, how many of its records, and the bytes they took."""
 
     def __getitem__(self, index: Any) -> Any:
         return self.records[index]
@@ -65,10 +67,19 @@ class History(Sequence[Record]):
         return pd.DataFrame(rows, columns=["round", "client", "when", "metric", "value"])
 
     def save(self, path: Path) -> None:
-        """One JSON object per line."""
-        lines = [json.dumps(plain(record), ensure_ascii=False) for record in self.records]
-        write_atomic(path, "".join(line + "\n" for line in lines).encode())
+        """One JSON object per line. Records that this history has written there before are not written again."""
+        where, known, size = self._saved or (None, 0, 0)
+        if where != path or not path.exists() or path.stat().st_size != size:
+            known, size = 0, 0
+        lines = (json.dumps(plain(record), ensure_ascii=False) + "\n" for record in self.records[known:])
+        if known:
+            append(path, (line.encode() for line in lines))
+        else:
+            write_atomic(path, (line.encode() for line in lines))
+        self._saved = path, len(self.records), path.stat().st_size
 
     @classmethod
     def load(cls, path: Path, names: Sequence[str]) -> History:
-        return cls(names, [json.loads(line) for line in path.read_text().splitlines() if line])
+        """What `save` wrote; a last line that was not finished is left out."""
+        with open(path) as file:
+            return cls(names, [json.loads(line) for line in file if line.endswith("\n") and line.strip()])

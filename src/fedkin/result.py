@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -35,12 +35,16 @@ class Models(Mapping[str, nn.Module]):
     def __init__(self, names: tuple[str, ...], rows: Tensor, counters: Tensor, spec: ModelSpec | None) -> None:
         self.names, self.rows, self.counters, self.spec = names, rows, counters, spec
 
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {name: k for k, name in enumerate(self.names)}
+
     def __getitem__(self, name: str) -> nn.Module:
-        if name not in self.names:
+        if name not in self._positions:
             raise unknown("client", name, self.names)
         if self.spec is None:
             raise FedkinError("the architecture is your own; load the result with fedkin.load(dir, model=your_factory)")
-        k = self.names.index(name)
+        k = self._positions[name]
         return self.spec.module(self.rows[k], self.counters[k])
 
     def __iter__(self) -> Iterator[str]:
@@ -202,8 +206,11 @@ class Result:
 
     # --- keeping ------------------------------------------------------------------------------------------------------
 
-    def save(self, directory: str | Path) -> Path:
-        """Write config.toml, history.jsonl, result.safetensors (+ .json) and graph.npz into a directory."""
+    def save(self, directory: str | Path, after_piece: Callable[[], None] | None = None) -> Path:
+        """Write config.toml, history.jsonl, result.safetensors (+ .json) and graph.npz into a directory.
+
+        Large tensors are written piece by piece; `after_piece` is called after each.
+        """
         out = Path(directory)
         out.mkdir(parents=True, exist_ok=True)
         tensors = {"rows": self.server_rows, "sizes": torch.from_numpy(np.asarray(self.sizes))}
@@ -226,7 +233,7 @@ class Result:
         if self.graph is not None:
             self.graph.save(out / "graph.npz")
         self.history.save(out / "history.jsonl")
-        write_tensors(out / "result.safetensors", tensors, facts)
+        write_tensors(out / "result.safetensors", tensors, facts, after_piece)
         return out
 
 

@@ -19,8 +19,9 @@ from torch import Tensor
 from fedkin import algorithms, checkpoint
 from fedkin.algorithm import Algorithm, Setting, State
 from fedkin.callbacks import Callback, Interrupt
+from fedkin.couplings.sparse import empty
 from fedkin.engines import connect
-from fedkin.engines.clients import Clients, Replies
+from fedkin.engines.clients import Clients, Replies, joined
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.files import OWN_FUNCTION, plain, versions, write_atomic
@@ -30,10 +31,17 @@ from fedkin.history import History, Record
 from fedkin.models import ModelLike, rows_of
 from fedkin.result import Models, Result
 from fedkin.roster import Roster
+from fedkin.rows_file import RowsFile, slices
 from fedkin.streams import Streams
 
 INFLUENCE_LIMIT = 2000
 """Above this many clients the K×K influence matrix is kept only on request."""
+
+OBSERVE_LIMIT = 10_000
+"""Above this many clients a method observes its state (`Algorithm.observe`) in evaluated rounds only."""
+
+ASK_LIMIT = 2**28
+"""Rows of more bytes than this are evaluated some clients at a time, by methods that write over rows in place."""
 
 
 class Options(BaseModel):
@@ -59,6 +67,9 @@ class Options(BaseModel):
     workers: int | None = Field(None, ge=1, description="worker threads, or Ray actors (default: one per core)")
     checkpoint_every: int | None = Field(None, ge=1, description="save every so many rounds (default: when evaluating)")
     influence: bool | None = Field(None, description="track who shaped whom (default: up to 2,000 clients)")
+    rows_file: str | None = Field(
+        None, description="keep the server's rows in this file instead of memory (fedu): they may exceed it"
+    )
 
     def cohort_size(self, clients: int) -> int:
         if self.cohort is not None:
@@ -106,7 +117,10 @@ class Run:
         )
         algorithm.check(self.setting)
         self.history = History(federation.names)
-        self.state = self._with_influence(algorithm.start(self.setting))
+        self.rows_file = self._make_rows_file()
+        self.models_file: RowsFile | None = None
+        """Where the clients' final models go when rows live in a file."""
+        self.state = self._owning(self._with_influence(algorithm.start(self.setting)))
         self.seconds = self.evaluation_seconds = 0.0
         self.finished = False
         self.final: dict[str, Replies] = {}
@@ -137,6 +151,37 @@ class Run:
             return state
         return state.with_arrays(influence=torch.zeros((n, n), dtype=torch.float64))
 
+    def _make_rows_file(self) -> RowsFile | None:
+        if self.options.rows_file is None:
+            return None
+        if not self.algorithm.in_place:
+            able = ", ".join(sorted(name for name, method in Algorithm.registry.items() if method.in_place))
+            raise FedkinError(
+                f"rows_file: {self.algorithm.name} makes new rows in every round; drop it, or use a method that writes "
+                f"over them: {able}"
+            )
+        return RowsFile(self.options.rows_file, self._shape(), self.setting.spec.dtype)
+
+    def _shape(self) -> tuple[int, int]:
+        return len(self.setting), self.setting.spec.layout.width
+
+    def _owning(self, state: State) -> State:
+        """The state with rows in memory of its own, or in the rows file, where the method writes over them."""
+        if not self.algorithm.in_place:
+            return state
+        if self.rows_file is None:
+            rows = empty(self._shape(), self.setting.spec.dtype).copy_(state.rows)
+        else:
+            self.rows_file.fill(state.rows)
+            rows = self.rows_file.rows
+        return replace(state.with_arrays(rows=rows), in_place=True)
+
+    def _release(self) -> None:
+        """Let go of the pages of the rows file, so that memory holds no more rows than are in use."""
+        for file in (self.rows_file, self.models_file):
+            if file is not None:
+                file.release()
+
     # --- the loop ---------------------------------------------------------------------------------------------------
 
     def run(self) -> Result:
@@ -160,7 +205,7 @@ class Run:
                 callback.on_end(self)
             self.clients.close()
         if self.out is not None:
-            result.save(self.out)
+            result.save(self.out, after_piece=self._release)
         if not self.finished:
             again = f"resume with: fedkin resume {self.out}" if self.out else "pass out=DIR to be able to resume"
             print(f"stopped after round {self.state.round} of {self.options.rounds}; {again}", file=sys.stderr)
@@ -172,9 +217,13 @@ class Run:
         cohort = self.algorithm.cohort(number, self.options.cohort_size(len(self.setting)), self.setting)
         self.state = self.algorithm.round(self.state, self.clients, cohort, self.setting)
         self._refuse_divergence(number)
+        self._release()
+        evaluates = self.options.evaluates(number)
+        if self.rows_file is None and (evaluates or len(self.setting) <= OBSERVE_LIMIT):
+            self.state = self.state.with_log(**self.algorithm.observe(self.state, self.setting))
         self.seconds += time.perf_counter() - started
         record: Record = {"round": number, "participants": len(cohort), "log": dict(self.state.log)}
-        if self.options.evaluates(number):
+        if evaluates:
             record |= self._evaluate(last=number == self.options.rounds)
         record |= {
             "seconds": self.seconds,
@@ -195,10 +244,12 @@ class Run:
             name, reason = next(iter(failed.items()))
             raise FedkinError(f"round {number}: every client failed, first {name!r}: {reason}{kept}")
         diverged = list(self.state.log.get("diverged", []))
-        rows = self.state.arrays.get("rows")
-        if rows is not None and not bool(torch.isfinite(rows.sum())):
-            bad = torch.isfinite(rows).all(dim=1).logical_not().nonzero()
-            diverged += [self.setting.names[int(k)] for k in bad]
+        if "rows" in self.state.arrays:
+            ids = self.setting.everyone if self.state.changed is None else self.state.changed
+            rows = self.state.rows if self.state.changed is None else self.state.rows[torch.from_numpy(ids)]
+            if not bool(torch.isfinite(rows.sum())):
+                bad = torch.isfinite(rows).all(dim=1).logical_not().nonzero()
+                diverged += [self.setting.names[ids[int(k)]] for k in bad]
         if diverged:
             raise FedkinError(
                 f"round {number}: the model of client {diverged[0]!r} diverged when it was mixed with others; "
@@ -218,14 +269,38 @@ class Run:
         wants_post = last or self.options.post == "always" or (self.options.post == "auto" and full)
         record: Record = {}
         for when in ("pre", "post") if wants_post else ("pre",):
-            replies = self.algorithm.evaluate(
-                self.state, self.clients, self.setting, when == "post", self._parts(), disclose=last
-            )
+            replies = self._ask_everyone(when == "post", disclose=last)
             record[when] = per_client_metrics(replies.ids, replies.arrays, len(self.setting), self._parts())
             if last:
                 self.final[when] = replies
         self.evaluation_seconds += time.perf_counter() - started
         return record
+
+    def _ask_everyone(self, post: bool, disclose: bool) -> Replies:
+        """Evaluate all clients, where their rows take much memory some at a time."""
+        question = self.state, self.clients, self.setting, post, self._parts(), disclose
+        clients, width = self._shape()
+        if not (self.algorithm.in_place and clients * width * self.setting.spec.dtype.itemsize > ASK_LIMIT):
+            return self.algorithm.evaluate(*question)
+        models = self._room_for_models() if post and disclose else self.state.rows
+        parts = []
+        for some in slices(self.state.rows):
+            replies = self.algorithm.evaluate_some(self.setting.everyone[some], *question)
+            if post and disclose:
+                models[some] = self.state.rows[some]  # a client that failed keeps what the server has of it
+                models[torch.from_numpy(replies.ids)] = replies["model"]
+            small = {name: value for name, value in replies.arrays.items() if name not in ("rows", "model")}
+            parts.append(replace(replies, arrays=small))
+            self._release()
+        replies = joined(parts)
+        return replace(replies, arrays={**replies.arrays, "model": models}) if disclose else replies
+
+    def _room_for_models(self) -> Tensor:
+        """Memory for the models of all clients, or beside the rows file another one."""
+        if self.rows_file is None:
+            return empty(self._shape(), self.setting.spec.dtype)
+        self.models_file = RowsFile(f"{self.rows_file.path}.models", self._shape(), self.setting.spec.dtype)
+        return self.models_file.rows
 
     # --- afterwards ---------------------------------------------------------------------------------------------------
 
@@ -238,9 +313,13 @@ class Run:
         trained = choose_trained(self.algorithm.deploys, metrics)
         received_model, received_counters = _models(self.final["pre"], self.state, self.setting)
         trained_model, trained_counters = _models(self.final["post"], self.state, self.setting)
-        pick = torch.from_numpy(trained)[:, None]
-        deployed = torch.where(pick, trained_model, received_model)
-        counters = torch.where(pick, trained_counters, received_counters)
+        deployed, counters = trained_model, trained_counters
+        if not trained.any():
+            deployed, counters = received_model, received_counters
+        elif not trained.all():
+            pick = torch.from_numpy(trained)[:, None]
+            deployed = torch.where(pick, trained_model, received_model)
+            counters = torch.where(pick, trained_counters, received_counters)
         metrics["deployed"] = {
             key: np.where(trained, metrics["post"][key], metrics["pre"][key]).tolist() for key in metrics["pre"]
         }
@@ -313,8 +392,8 @@ class Run:
     def save_checkpoint(self) -> None:
         """Save all state of server and clients, atomically; the two newest checkpoints are kept."""
         if self.out is not None:
-            checkpoint.save(self.out, self.state, self.clients.snapshot(), self._progress())
             self.history.save(self.out / "history.jsonl")
+            checkpoint.save(self.out, self.state, self.clients.snapshot(), self._progress(), self._release)
 
     def _progress(self) -> dict[str, Any]:
         return {
@@ -325,7 +404,8 @@ class Run:
 
     def go_back_to(self, path: Path) -> None:
         """Take up the state of a checkpoint, and the history up to it."""
-        self.state, private, progress = checkpoint.read(path)
+        state, private, progress = checkpoint.read(path)
+        self.state = self._owning(state)
         self.clients.restore(private)
         self.seconds, self.evaluation_seconds = progress["seconds"], progress["evaluation_seconds"]
         for name, value in progress["traffic"].items():
@@ -363,12 +443,15 @@ def choose_trained(deploys: str, metrics: Mapping[str, Mapping[str, list[float]]
 
 def _models(replies: Replies, state: State, setting: Setting) -> tuple[Tensor, Tensor]:
     """The clients' whole models (K, B) and counters (K, C); a client that failed keeps what the server has of it."""
-    models = torch.zeros((len(setting), setting.spec.layout.width), dtype=setting.spec.dtype)
-    if "rows" in state.arrays:
-        models.copy_(state.rows)
     counters = setting.spec.initial_counters().expand(len(setting), -1).clone()
-    models[replies.ids] = replies["model"].to(models.dtype)
     counters[replies.ids] = replies["counters"]
+    models = replies["model"].to(setting.spec.dtype)
+    if len(models) < len(setting):
+        answered = models
+        models = torch.zeros((len(setting), setting.spec.layout.width), dtype=setting.spec.dtype)
+        if "rows" in state.arrays:
+            models.copy_(state.rows)
+        models[replies.ids] = answered
     return models, counters
 
 

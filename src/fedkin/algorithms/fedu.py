@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.algorithm import Algorithm, Setting, State, mix, place
+from fedkin.algorithm import Algorithm, Setting, State, follow_influence
 from fedkin.couplings import LaplacianStep, safe_step, stability, total_variation
 from fedkin.couplings.laplacian import Neighbours
 from fedkin.engines.clients import NOT_FINITE, Replies
@@ -98,6 +98,7 @@ class FedU(LaplacianRegularised):
 
     name: ClassVar[str] = "fedu"
     title: ClassVar[str] = "FedU"
+    in_place: ClassVar[bool] = True
 
     neighbours: Neighbours = Field("sampled", description="who pulls: the neighbours in the cohort (sampled), or all")
 
@@ -106,11 +107,15 @@ class FedU(LaplacianRegularised):
         everyone = len(replies) == len(setting)
         step = self.step(state.round + 1, setting.sizes)
         coupling = LaplacianStep(graph, step, None if everyone else replies.ids, self.neighbours)
-        trained = place(state.rows, replies)
-        state = mix(state, replies, coupling, trained=trained)
-        keep_positive(state.rows, trained, layout)
-        varies = total_variation(state.rows[:, : layout.n_parameters], graph)
-        return self.described(state, setting, replies.failed).with_log(total_variation=varies)
+        trained = replies["rows"].to(state.rows.dtype)
+        moved = coupling.moved(state.rows, trained, out=state.rows if everyone and state.in_place else None)
+        keep_positive(moved, trained, layout)
+        state = follow_influence(state.with_rows(replies.ids, moved), replies, coupling)
+        return self.described(state, setting, replies.failed)
+
+    def observe(self, state: State, setting: Setting) -> Mapping[str, Any]:
+        rows = state.rows[:, : setting.spec.layout.n_parameters]
+        return {"total_variation": total_variation(rows, graph_of(self, setting))}
 
 
 def graph_of(method: Algorithm, setting: Setting) -> ClientGraph:

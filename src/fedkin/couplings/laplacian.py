@@ -51,28 +51,53 @@ class LaplacianStep(Coupling):
         self.cohort = None if cohort is None else np.asarray(cohort, dtype=np.int64)
         if self.cohort is not None and len(np.unique(self.cohort)) != len(self.cohort):
             raise FedkinError("a client is in the cohort twice")
-        self._reads: np.ndarray | None = None
         steps = np.broadcast_to(np.asarray(step, dtype=np.float64), (len(graph),))
+        self._reads: np.ndarray | None = None
+        """With `all` neighbours: the clients whose rows are read, ascending."""
         if self.cohort is None:
-            operator = _step_matrix(graph.adjacency, steps, np.arange(len(graph)))
+            self._operator = ClientMatrix(_step_matrix(graph.adjacency, steps, np.arange(len(graph))))
         elif neighbours == "all":
-            operator = _step_matrix(graph.adjacency[self.cohort], steps[self.cohort], self.cohort)
+            wide = ClientMatrix(_step_matrix(graph.adjacency[self.cohort], steps[self.cohort], self.cohort))
+            self._reads, self._operator = (np.arange(len(graph)), wide) if wide.dense else wide.narrowed()
         else:
-            self._reads = self.cohort
-            among = graph.adjacency[self.cohort][:, self.cohort]
-            operator = _step_matrix(among, steps[self.cohort], np.arange(len(self.cohort)))
-        self._operator = ClientMatrix(operator)
+            among = _among(graph.adjacency, self.cohort)
+            self._operator = ClientMatrix(_step_matrix(among, steps[self.cohort], np.arange(len(self.cohort))))
 
     def apply(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """(I − step·L_S) Ω; into `out` if given."""
         rows = self._check(rows).contiguous()
         if self.cohort is None:
             return self._operator.times(rows, out)
+        chosen = torch.from_numpy(self.cohort)
+        moved = self.moved(rows, rows[chosen])
         out = (empty((rows.shape[0], rows.shape[1]), rows.dtype) if out is None else out).copy_(rows)
-        if len(self.cohort):
-            read = rows if self._reads is None else rows[torch.from_numpy(self._reads)]
-            out[torch.from_numpy(self.cohort)] = self._operator.times(read)
+        out[chosen] = moved
         return out
+
+    def moved(self, rows: torch.Tensor, trained: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The cohort's rows after the step, (k, B), from its `trained` rows (k, B) and the `rows` (K, B) of the others.
+
+        Only rows of neighbours are read, and with `sampled` neighbours none. Into `out` if given, which may be `rows`
+        when everyone is in the cohort.
+        """
+        if not len(trained):
+            return trained
+        read = trained
+        if self.cohort is not None and self._reads is not None:
+            read = rows[torch.from_numpy(self._reads)]
+            read[torch.from_numpy(np.searchsorted(self._reads, self.cohort))] = trained
+        return self._operator.times(read, out)
+
+
+def _among(adjacency: sp.csr_array, chosen: np.ndarray) -> sp.csr_array:
+    """The rows and columns of the chosen clients, in their order."""
+    place = np.full(adjacency.shape[1], -1, dtype=adjacency.indices.dtype)
+    place[chosen] = np.arange(len(chosen))
+    rows = adjacency[chosen]
+    column = place[rows.indices]
+    kept = column >= 0
+    indptr = np.concatenate([[0], np.cumsum(kept)])[rows.indptr].astype(rows.indptr.dtype)
+    return sp.csr_array((rows.data[kept], column[kept], indptr), shape=(len(chosen), len(chosen)))
 
 
 def _step_matrix(adjacency: sp.csr_array, steps: np.ndarray, own: np.ndarray) -> sp.csr_array:

@@ -100,6 +100,13 @@ class Clients(Protocol):
         """Let go of workers and connections."""
 
 
+def joined(parts: Sequence[Replies]) -> Replies:
+    """Answers of several groups of clients to the same question, one after the other."""
+    arrays = {name: torch.cat([part[name] for part in parts]) for name in parts[0].arrays}
+    failed = {name: reason for part in parts for name, reason in part.failed.items()}
+    return Replies(np.concatenate([part.ids for part in parts]), arrays, failed)
+
+
 NOT_FINITE = "sent NaN or infinity"
 """How the reason begins for a client whose answer was not finite."""
 
@@ -148,7 +155,7 @@ def set_aside(
     reasons = dict(failed)
     good = np.ones(len(ids), dtype=bool)
     for key, value in arrays.items():
-        if value.is_floating_point() and value.numel():
+        if value.is_floating_point() and value.numel() and not bool(torch.isfinite(value.sum())):
             finite = torch.isfinite(value.reshape(len(ids), -1)).all(dim=1).numpy()
             for position in np.flatnonzero(~finite & good):
                 reasons[names[ids[position]]] = f"{NOT_FINITE} in {key!r}; its training diverged"

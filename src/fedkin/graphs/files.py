@@ -14,6 +14,9 @@ from fedkin.errors import FedkinError, unknown
 if TYPE_CHECKING:
     import pandas as pd
 
+LARGE = 1_000_000
+"""Graphs of more entries than this are not compressed: that would take longer than all else."""
+
 
 def read_edges(
     edges: str | PathLike[str] | pd.DataFrame, names: tuple[str, ...] | None
@@ -90,8 +93,9 @@ def write_edges(path: str | PathLike[str], adjacency: sp.csr_array, names: tuple
 
 
 def write_npz(path: str | PathLike[str], adjacency: sp.csr_array, names: tuple[str, ...]) -> None:
+    write = np.savez_compressed if adjacency.nnz < LARGE else np.savez
     with open(path, "wb") as file:
-        np.savez_compressed(
+        write(
             file,
             names=np.array(names, dtype=np.str_),
             indptr=adjacency.indptr,

@@ -1,0 +1,184 @@
+"""Seconds and memory of a round as clients become many, up to a million.
+
+    python benchmarks/growth.py [--quick] [--json FILE] [--plot FILE]
+
+FedU with a tenth of the clients per round on a graph of nearest neighbours (10 each, by a vector of two numbers per
+client), logistic regression of 20 features on 10 classes (B = 210), 20 training and 5 test samples per client. Each number
+of clients runs in a process of its own, with checkpoints and the result written to disk, at the cadence of a default run
+(50 rounds, ten evaluations); a callback ends it after six rounds. Two more lines keep the rows in a file
+(`Options.rows_file`): one beside the run in memory, one whose rows exceed the memory the process may have.
+
+"peak" is the largest resident memory of the process (getrusage), the data of all clients included; "÷ rows" is what it has
+beyond an idle process and the data, as a multiple of K·B·4 bytes. A round is the median of the rounds after the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timing
+
+FEATURES, CLASSES, TRAIN, TEST, NEIGHBOURS = 20, 10, 20, 5, 10
+ROUNDS, SHARE = 6, 0.1
+
+
+def peak() -> int:
+    """Bytes: the largest resident memory so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def federation(clients: int, features: int, samples: int, held_out: int) -> tuple[Any, np.ndarray]:
+    """Clients with a place in the plane that decides their labels: neighbours have similar models. And the places."""
+    from fedkin import Federation
+    from fedkin.federation import Split, Task
+
+    rng = np.random.default_rng(0)
+    places = rng.random((clients, 2), dtype=np.float32)
+    base, slope = rng.normal(size=(CLASSES, features)), rng.normal(size=(2, CLASSES, features))
+
+    def split(n: int) -> Split:
+        x = np.empty((clients, n, features), dtype=np.float32)
+        y = np.empty((clients, n), dtype=np.int64)
+        for at in range(0, clients, 10_000):  # a few clients at a time, so that making the data is not the peak
+            some = slice(at, at + 10_000)
+            weights = (base + np.einsum("kd,dcf->kcf", places[some], slope)).astype(np.float32)
+            x[some] = rng.standard_normal((len(weights), n, features), dtype=np.float32)
+            y[some] = np.einsum("knf,kcf->knc", x[some], weights).argmax(axis=2)
+        return Split(x.reshape(-1, features), y.ravel(), np.arange(clients + 1, dtype=np.int64) * n)
+
+    names = tuple(f"client-{k}" for k in range(clients))
+    task = Task("classification", (features,), classes=tuple(range(CLASSES)))
+    nothing = np.zeros(clients + 1, dtype=np.int64)
+    train, test = split(samples), split(held_out)
+    validation = Split(train.x[:0], train.y[:0], nothing)
+    return Federation(names, task, train, validation, test), places
+
+
+def one(clients: int, rows_file: bool, wide: bool, limit: float | None) -> dict[str, Any]:
+    """One run, in this process."""
+    from fedkin import train
+    from fedkin.algorithms import FedU
+    from fedkin.callbacks import Callback
+    from fedkin.graphs import knn
+    from fedkin.run import Run
+
+    idle = peak()
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (int(limit * 2**30),) * 2)
+    features = 400 if wide else FEATURES
+    started = time.perf_counter()
+    data, places = federation(clients, features, 2 if wide else TRAIN, 1 if wide else TEST)
+    made = time.perf_counter()
+    graph = knn(places, min(NEIGHBOURS, clients - 1), data.names)
+    built = time.perf_counter()
+    loaded = peak()
+
+    class Watch(Callback):
+        """When every round began and ended; enough after a few."""
+
+        def __init__(self) -> None:
+            self.started = self.after = 0.0
+
+        def on_start(self, run: Run) -> None:
+            self.started = time.perf_counter()
+
+        def on_round(self, run: Run, record: dict[str, Any]) -> bool:
+            self.after = time.perf_counter()
+            self.peak = peak()
+            return record["round"] == ROUNDS
+
+    watch = Watch()
+    with tempfile.TemporaryDirectory() as folder:
+        options: dict[str, Any] = {"rows_file": str(Path(folder) / "rows.bin")} if rows_file else {}
+        method = FedU(eta=0.1, lr=0.05, epochs=1)
+        result = train(
+            data, "mlr", method, graph, fraction=0.01 if wide else SHARE, out=Path(folder) / "run", callbacks=[watch],
+            **options,
+        )  # fmt: skip
+        done = time.perf_counter()
+    totals = [record["seconds"] for record in result.history]
+    rounds = np.diff(totals)
+    participants = result.history[-1]["participants"]
+    columns = result.server_rows.shape[1]
+    rows = clients * columns * 4
+    held = sum(part.x.nbytes + part.y.nbytes for part in (data.train, data.test))
+    return {
+        "clients": clients,
+        "columns": columns,
+        "participants": participants,
+        "edges": graph.n_edges,
+        "rows_file": rows_file,
+        "limit_gib": limit,
+        "round_seconds": statistics.median(rounds),
+        "first_round_seconds": totals[0],
+        "microseconds_per_participant": 1e6 * statistics.median(rounds) / participants,
+        "evaluation_seconds": result.history[-1]["evaluation_seconds"],
+        "data_seconds": made - started,
+        "graph_seconds": built - made,
+        "setup_seconds": watch.started - built,
+        "rounds_seconds": watch.after - watch.started,
+        "result_seconds": done - watch.after,
+        "rows_bytes": rows,
+        "data_bytes": held,
+        "idle_bytes": idle,
+        "loaded_bytes": loaded,
+        "rounds_peak_bytes": watch.peak,
+        "peak_bytes": peak(),
+        "bytes_per_client": (peak() - idle - held) / clients,
+        "times_rows": (peak() - idle - held) / rows,
+        "rounds_times_rows": (watch.peak - idle - held) / rows,
+        "accuracy": result.summary()["mean"],
+    }
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    head = f"{'clients':>10}{'part':>9}{'rows GiB':>10}{'graph s':>9}{'setup s':>9}{'round s':>9}{'µs/part':>9}{'peak GiB':>10}{'÷ rows':>8}  rows in"
+    lines = [head]
+    for r in records:
+        where = (
+            "memory"
+            if not r["rows_file"]
+            else "a file" + (f", {r['limit_gib']:g} GiB allowed" if r["limit_gib"] else "")
+        )
+        lines.append(
+            f"{r['clients']:>10,}{r['participants']:>9,}{r['rows_bytes'] / 2**30:>10.3f}{r['graph_seconds']:>9.2f}"
+            f"{r['setup_seconds']:>9.2f}{r['round_seconds']:>9.3f}{r['microseconds_per_participant']:>9.1f}"
+            f"{r['peak_bytes'] / 2**30:>10.2f}{r['times_rows']:>8.1f}  {where}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="up to 10,000 clients")
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/growth.json"), help="where to write the numbers")
+    parser.add_argument("--plot", type=Path, default=Path("docs/images/growth.png"), help="where to draw them")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(one(**json.loads(options.one))))
+        return
+    records = []
+    for case in [
+        {"clients": 10**e, "rows_file": False, "wide": False, "limit": None}
+        for e in range(2, 5 if options.quick else 7)
+    ]:
+        command = [sys.executable, __file__, "--one", json.dumps(case)]
+        records.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        print(table(records[-1:]).splitlines()[-1], flush=True)
+    print(table(records))
+    timing.write(options.json, records)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Rows in a file: the server's K×B matrix where it may be larger than memory, because few of its rows are used at a time."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedkin.errors import FedkinError
+
+CHUNK = 2**26
+"""Bytes that are read or written at a time where all rows are."""
+
+
+class RowsFile:
+    """A (K, B) tensor whose memory is a file: `rows` is read and written as any tensor, and only pages in use are loaded.
+
+    The file holds the rows one after the other and nothing else; `np.memmap(path, dtype, shape=(K, B))` reads it too. An
+    older file of the same size is written over; any other file is left alone.
+    """
+
+    def __init__(self, path: str | Path, shape: tuple[int, int], dtype: torch.dtype) -> None:
+        self.path, size = Path(path), shape[0] * shape[1] * dtype.itemsize
+        if not size:
+            raise FedkinError(f"rows file {self.path}: these models have no rows to keep in a file")
+        if self.path.exists() and (not self.path.is_file() or self.path.stat().st_size != size):
+            raise FedkinError(
+                f"rows file {self.path} exists and is none of {shape[0]:,} rows of {shape[1]:,}; name another file"
+            )
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "a+b") as file:
+                os.posix_fallocate(file.fileno(), 0, size)
+                self._memory = mmap.mmap(file.fileno(), size)
+        except OSError as problem:
+            reason = "the disk is full" if problem.errno == errno.ENOSPC else problem
+            raise FedkinError(f"rows file {self.path} ({size / 2**30:.1f} GiB) cannot be made: {reason}") from problem
+        self._memory.madvise(mmap.MADV_RANDOM)  # a client's row says nothing about which is needed next
+        self.rows: Tensor = torch.frombuffer(self._memory, dtype=dtype).view(shape)
+
+    def fill(self, rows: Tensor) -> None:
+        """Write all rows, past the mapping, so that they need no memory."""
+        with open(self.path, "r+b") as file:
+            for part in slices(self.rows):
+                file.write(rows[part].to(self.rows.dtype).contiguous().numpy().data)
+
+    def release(self) -> None:
+        """Let go of the pages in memory; what was written to them is in the file (or on its way there)."""
+        self._memory.madvise(mmap.MADV_DONTNEED)
+
+    def __repr__(self) -> str:
+        return f"RowsFile({self.path}, {self.rows.shape[0]:,} rows of {self.rows.shape[1]:,}, {self.rows.dtype})"
+
+
+def slices(rows: Tensor) -> list[slice]:
+    """Consecutive rows of at most 64 MiB together, or one."""
+    step = max(1, CHUNK // max(1, rows.shape[1] * rows.element_size()))
+    return [slice(at, min(at + step, len(rows))) for at in range(0, len(rows), step)]
