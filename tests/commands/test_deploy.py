@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
 import stat
 import subprocess
@@ -80,6 +81,29 @@ def test_the_app_is_built_by_flower(folder: Path) -> None:
     inside = zipfile.ZipFile(bundle).namelist()
     assert {"pyproject.toml", "fedkin_app/server_app.py", "fedkin_app/client_app.py"} <= set(inside)
     assert not [name for name in inside if "key" in name or name.endswith((".npz", ".pem"))]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    made = tmp_path / "a folder"
+    assert deploy("init", str(made), "--sites", "north")[0] == 0
+    units = [made / "server" / "fedkin-superlink.service", made / "sites" / "north" / "fedkin-north.service"]
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    units[0].write_text(units[0].read_text().replace("start.sh", "missing.sh"))
+    broken = subprocess.run(["systemd-analyze", "verify", units[0]], capture_output=True, check=False, timeout=60)
+    assert broken.returncode != 0
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_nginx_accepts_its_settings(folder: Path) -> None:
+    (folder / "server" / "nginx").mkdir()
+    command = ["nginx", "-t", "-p", str(folder / "server"), "-c", "nginx.conf", "-e", "stderr"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -97,29 +97,37 @@ def run(*command: str, cwd: Path, timeout: float = 120, **env: str) -> subproces
 class Loopback:
     """A federation made by `fedkin deploy init`, with its SuperLink and SuperNodes on this machine."""
 
+    connection = ""
+    """The name of flwr's connection, where it is not the default."""
+
     def __init__(self, folder: Path, port: int) -> None:
         self.folder, self.port = folder, port
         self.home = {"FLWR_HOME": str(folder / "flwr")}
         self.processes: dict[str, Process] = {}
 
-    def start_server(self) -> None:
-        self.processes["server"] = Process(["server/start.sh"], self.folder / "server.log", self.folder)
-        wait_until(lambda: listens(self.port), 120, "the SuperLink's start")
+    def start_server(self, **env: str) -> None:
+        self.processes["server"] = Process(["server/start.sh"], self.folder / "server.log", self.folder, env)
+        port = int(env.get("PORT", self.port))
+        wait_until(lambda: listens(port), 120, "the SuperLink's start")
 
     def register(self, site: str) -> None:
-        done = run("flwr", "supernode", "register", f"sites/{site}/key.pub", cwd=self.folder, **self.home)
+        where = [self.connection] if self.connection else []
+        done = run("flwr", "supernode", "register", f"sites/{site}/key.pub", *where, cwd=self.folder, **self.home)
         assert "registered successfully" in done.stdout, done.stdout + done.stderr
 
     def start_site(self, site: str, **env: str) -> None:
         env = {"PORT": str(free_port()), **env}
         self.processes[site] = Process([f"sites/{site}/start.sh"], self.folder / f"{site}.log", self.folder, env)
 
-    def train(self, *options: str) -> None:
-        done = run("flwr", "run", ".", *options, cwd=self.folder, **self.home)
+    def train(self, app: str = ".", **config: object) -> None:
+        """flwr run, with changes to the app's run config."""
+        where = [self.connection] if self.connection else []
+        told = ["--run-config", " ".join(f"{key}='{value}'" for key, value in config.items())] if config else []
+        done = run("flwr", "run", app, *where, *told, cwd=self.folder, **self.home)
         assert "Successfully started run" in done.stdout, done.stdout + done.stderr
 
-    def finished(self) -> bool:
-        return (self.folder / "server" / "result" / "result.safetensors").exists()
+    def logs(self) -> str:
+        return "\n".join(f"--- {name}\n{process.text()[-3000:]}" for name, process in self.processes.items())
 
     def end(self) -> None:
         for process in self.processes.values():

@@ -1,4 +1,4 @@
-"""The flower engine on real servers: SuperLink and SuperNodes as processes on loopback, ended by their ids."""
+"""The guide, command by command, on real servers, and who is kept out. (The long tests: test_flower_federation.py.)"""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ import http.client
 import importlib.util
 import re
 import shutil
-import signal
 import socket
 import ssl
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tomli_w
 import torch
 from safetensors.torch import load_file
 
 import fedkin
-from fedkin import algorithms
 from fedkin.federation import Federation
 
 pytest.importorskip("flwr", reason="pip install 'fedkin[flower]'")
@@ -37,8 +33,7 @@ def _load(name: str) -> Any:
     return module
 
 
-processes, sites = _load("processes"), _load("sites")
-contract = sites.load_contract("conftest")
+processes = _load("processes")
 
 
 class Guided(processes.Loopback):  # type: ignore[misc, name-defined]
@@ -60,7 +55,7 @@ class Guided(processes.Loopback):  # type: ignore[misc, name-defined]
                 self._keep(command.removesuffix("&").strip())
             else:
                 done = processes.run(*command.split(), cwd=self.cwd, timeout=900, **self.home)
-                assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}\n{self._logs()}"
+                assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}\n{self.logs()}"
 
     def _keep(self, program: str) -> None:
         name = Path(program).parent.name
@@ -68,9 +63,6 @@ class Guided(processes.Loopback):  # type: ignore[misc, name-defined]
             self.start_server()
         else:
             self.start_site(name)
-
-    def _logs(self) -> str:
-        return "\n".join(f"--- {name}\n{process.text()[-3000:]}" for name, process in self.processes.items())
 
 
 @pytest.fixture(scope="module")
@@ -143,100 +135,3 @@ def test_an_unknown_key_and_a_wrong_ca_keep_a_site_out(guided: Guided, tmp_path:
         processes.wait_until(lambda log=log, sign=sign: re.search(sign, log.text()), 120, f"the refusal of {name}")
         guided.processes.pop(name).end()
     assert guided.processes["server"].text().count("Activated node_id") == before
-
-
-# --- the long ones: make test-engines ---------------------------------------------------------------------------------
-
-
-class Clinics(processes.Loopback):  # type: ignore[misc, name-defined]
-    """Three uneven clients at two sites: north has two of them."""
-
-    CLIENTS = ((0, 2), (1,))
-
-    def __init__(self, folder: Path, algorithm: str, model: str, **run: Any) -> None:
-        port = processes.free_port()
-        options = ["--sites", "north,south", "--port", str(port), "--algorithm", algorithm, "--model", model]
-        done = processes.run("fedkin", "deploy", "init", str(folder), *options, cwd=folder.parent)
-        assert done.returncode == 0, done.stderr
-        super().__init__(folder, port)
-        self.federation = contract.make_federation((24, 9, 17))
-        for site, path in zip(("north", "south"), sites.write_sites(self.federation, folder / "data", self.CLIENTS)):
-            for file in path.parent.iterdir():
-                shutil.copy(file, folder / "sites" / site / file.name)
-        settings = folder / "server" / "federation.toml"
-        sections = tomllib.loads(settings.read_text())
-        sections["federation"] |= {"timeout": 240, "classes": [0, 1, 2]}
-        sections["algorithm"] |= {"lr": 0.1, "batch_size": 8}
-        sections["run"] |= {"seed": 1, "dtype": "float64", "eval_every": 100, **run}
-        settings.write_text(tomli_w.dumps(sections))
-        self.algorithm, self.model, self.run = algorithm, model, sections["run"]
-
-    def start(self) -> None:
-        self.start_server()
-        for site in ("north", "south"):
-            self.register(site)
-            self.start_site(site)
-
-    def mine(self) -> Any:
-        """The same in this process."""
-        order = [k for group in self.CLIENTS for k in group]
-        method = algorithms.make(self.algorithm, {"lr": 0.1, "batch_size": 8})
-        return fedkin.train(self.federation.take(order), self.model, method, **self.run)
-
-    def checkpoints(self) -> list[str]:
-        return sorted(path.stem for path in (self.folder / "server" / "result").glob("checkpoints/*.safetensors"))
-
-    def result(self) -> Any:
-        processes.wait_until(self.finished, 900, "the end of training")
-        return fedkin.load(self.folder / "server" / "result")
-
-
-@pytest.mark.slow
-@pytest.mark.engines
-@pytest.mark.parametrize(("algorithm", "model"), [("fedbn", "bn-mlp:6"), ("dfedu", "mlp:6"), ("scaffold", "mlp:6")])
-def test_methods_with_private_state(algorithm: str, model: str, tmp_path: Path) -> None:
-    clinics = Clinics(tmp_path / "clinics", algorithm, model, rounds=3)
-    try:
-        clinics.start()
-        clinics.train()
-        assert np.allclose(clinics.result().rows, clinics.mine().rows, rtol=0, atol=1e-9)
-    finally:
-        clinics.end()
-
-
-@pytest.mark.slow
-@pytest.mark.engines
-def test_a_killed_site_is_named_and_rejoins_with_its_model(tmp_path: Path) -> None:
-    clinics = Clinics(tmp_path / "clinics", "fedbn", "bn-mlp:6", rounds=8)
-    try:
-        clinics.start()
-        clinics.train()
-        processes.wait_until(lambda: "round-000001" in clinics.checkpoints(), 300, "the first round")
-        clinics.processes["south"].end(signal.SIGKILL)
-        processes.wait_until(lambda: "round-000002" in clinics.checkpoints(), 300, "the round without south")
-        clinics.start_site("south")
-        result = clinics.result()
-        failed = [set(record["log"].get("failed", {})) for record in result.history]
-        assert {"site-b"} in failed
-        assert failed[0] == failed[-1] == set()
-        written = tmp_path / "clinics" / "sites" / "south" / "models" / "site-b.json"
-        processes.wait_until(written.exists, 120, "the model at its site")
-    finally:
-        clinics.end()
-
-
-@pytest.mark.slow
-@pytest.mark.engines
-def test_a_killed_server_goes_on_after_the_last_finished_round(tmp_path: Path) -> None:
-    clinics = Clinics(tmp_path / "clinics", "scaffold", "mlp:6", rounds=5)
-    try:
-        clinics.start()
-        clinics.train()
-        processes.wait_until(lambda: "round-000002" in clinics.checkpoints(), 300, "the second round")
-        clinics.processes["server"].end(signal.SIGKILL)
-        assert not clinics.finished()
-        clinics.start_server()
-        clinics.train()
-        assert np.allclose(clinics.result().rows, clinics.mine().rows, rtol=0, atol=1e-9)
-    finally:
-        clinics.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -258,6 +259,21 @@ def _windows(rng: np.random.Generator, n: int, mean: float, std: float) -> tuple
     scores = (series - mean) / std
     x, y = (np.stack([scores[i + a : i + b] for i in range(n)]) for a, b in ((0, 12), (12, 18)))
     return x, y
+
+
+def test_a_site_forgets_old_runs_but_none_that_may_go_on(federation: Federation, tmp_path: Path) -> None:
+    paths, state = sites.write_sites(federation, tmp_path, GROUPS), tmp_path / "site-0" / "state"
+    for number in range(5):
+        train(sites.LoopLine(paths), plan(tmp_path, "scaffold", "mlr", rounds=1), tmp_path / f"result-{number}")
+    kept = sorted(state.iterdir())
+    assert len(kept) == 5
+    for folder in kept[:4]:
+        os.utime(folder, (0, 0))
+    (state / "of-somebody-else").mkdir()
+    train(sites.LoopLine(paths), plan(tmp_path, "scaffold", "mlr", rounds=1), tmp_path / "another")
+    assert len(list(state.glob("*/session"))) == 3
+    assert (state / "of-somebody-else").exists()
+    assert kept[4].exists()
 
 
 def test_what_does_not_fit_is_named(federation: Federation, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def init(
     folder: Annotated[Path, typer.Argument(help="a new folder", metavar="DIR", show_default=False)],
     sites: Annotated[str, typer.Option("--sites", help="names of the sites, separated by commas", metavar="A,B,C")],
     address: Address = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="the server's port", min=1, max=65000)] = 9092,
+    port: Annotated[int, typer.Option("--port", help="the server's port", min=2, max=65000)] = 9092,
     algorithm: Annotated[str, typer.Option("--algorithm", help="the method, see: fedkin algorithms")] = "fedavg",
     model: Annotated[str, typer.Option("--model", help="network, for example mlr or mlp:100")] = "mlr",
     rounds: Annotated[int, typer.Option("--rounds", help="rounds to train", min=1)] = 10,

@@ -59,6 +59,7 @@ class Deployment:
         server = folder / "server"
         self._fill("federation.toml", server / "federation.toml")
         self._fill("start-superlink.sh", server / "start.sh")
+        self._fill("nginx.conf", server / "nginx.conf")
         self._fill("superlink.service", server / "fedkin-superlink.service")
         make_certificates(server / "certificates", list(dict.fromkeys([self.address, "127.0.0.1", "localhost"])))
         self._fill("flwr.toml", folder / "flwr" / "config.toml")
@@ -85,6 +86,7 @@ class Deployment:
             "address": self.address,
             "bind": "127.0.0.1" if self.address in ("127.0.0.1", "localhost") else "0.0.0.0",
             "port": self.port,
+            "inner": self.port - 1,
             "path": os.pathsep.join([str(Path(sys.executable).parent), os.defpath]),
             **more,
         }

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from fedkin.engines.flower.wire import Message
 from fedkin.errors import FedkinError
 
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.2
 TYPE = "query.fedkin"
 RECORD = "fedkin"
 

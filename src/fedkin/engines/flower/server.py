@@ -166,11 +166,12 @@ def _hello(line: Line, settings: FederationSettings) -> dict[int, list[dict[str,
     end = time.monotonic() + settings.wait
     told: dict[int, list[dict[str, Any]]] = {}
     while True:
-        new = [node for node in line.nodes() if node not in told]
-        told |= _ask_all(line, new, {"kind": "hello"}, min(settings.timeout, max(1.0, end - time.monotonic())))
+        new, late = [node for node in line.nodes() if node not in told], time.monotonic() > end
+        if late or len(told) + len(new) >= settings.sites:  # all at once: an answer takes seconds
+            told |= _ask_all(line, new, {"kind": "hello"}, settings.timeout)
         if len(told) >= settings.sites:
             return told
-        if time.monotonic() > end:
+        if late:
             known = ", ".join(client["name"] for site in told.values() for client in site) or "none"
             raise FedkinError(
                 f"{len(told)} of {settings.sites} sites were there after {settings.wait:g} s (clients: {known})"

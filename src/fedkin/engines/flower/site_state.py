@@ -10,6 +10,7 @@ session                     the newest server that was heard
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,9 @@ from fedkin.engines.host import Host
 from fedkin.errors import FedkinError
 from fedkin.files import read_tensors, write_atomic, write_tensors
 
-KEPT_MARKS, KEPT_RUNS = 3, 3
+KEPT_MARKS = 3
+KEPT_RUNS, KEPT_DAYS = 3, 7
+"""Runs that were not heard of for so many days are forgotten, except the newest few."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +36,13 @@ class SiteState:
 
     @classmethod
     def of(cls, base: Path, head: Mapping[str, Any]) -> SiteState:
-        """The run that a message is about, at the mark the server has in mind; of earlier runs a few are kept."""
+        """The run that a message is about, at the mark the server has in mind."""
         token = str(head["run"])
         if not token.isalnum():
             raise FedkinError(f"the server's name for the run, {token!r}, is not plain letters and digits")
         state = cls(base / token)
         if not state.folder.exists():
-            earlier = sorted((seen.parent for seen in base.glob("*/session")), key=_age)
-            for folder in earlier[: -(KEPT_RUNS - 1)]:
-                shutil.rmtree(folder, ignore_errors=True)
+            _forget(base)
             state.folder.mkdir(parents=True, exist_ok=True)
         state._turn(head)
         return state
@@ -103,8 +104,12 @@ class SiteState:
         write_tensors(self._file(when), models, {"clients": names})
 
 
-def _age(folder: Path) -> float:
-    return folder.stat().st_mtime
+def _forget(base: Path) -> None:
+    """Make room for a new run. Others may go on at the same time: what was heard of lately stays."""
+    heard = sorted((seen.parent.stat().st_mtime, seen.parent) for seen in base.glob("*/session"))
+    for when, folder in heard[: -(KEPT_RUNS - 1)]:
+        if when < time.time() - KEPT_DAYS * 86400:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:
