@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -67,18 +67,20 @@ class Process:
         for one in descendants(self.running.pid):
             with suppress(ProcessLookupError):
                 os.kill(one, number)
-        self.running.wait(timeout=60)
+        self.running.wait(timeout=120)
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")
 
 
-def wait_until(condition: object, seconds: float, what: str) -> None:
-    assert callable(condition)
+def wait_until(
+    condition: Callable[[], object], seconds: float, what: str, logs: Callable[[], str] | None = None
+) -> None:
+    """Wait, with an end. The ends are far away, because other work may slow a machine down tenfold."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"{what} did not happen within {seconds:g} s")
+            raise TimeoutError(f"{what} did not happen within {seconds:g} s" + (f"\n{logs()}" if logs else ""))
         time.sleep(0.3)
 
 
@@ -88,7 +90,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def run(*command: str, cwd: Path, timeout: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str, cwd: Path, timeout: float = 600, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, cwd=cwd, env=environment(**env), timeout=timeout, capture_output=True, text=True, check=False
     )
@@ -108,7 +110,7 @@ class Loopback:
     def start_server(self, **env: str) -> None:
         self.processes["server"] = Process(["server/start.sh"], self.folder / "server.log", self.folder, env)
         port = int(env.get("PORT", self.port))
-        wait_until(lambda: listens(port), 120, "the SuperLink's start")
+        wait_until(lambda: listens(port), 600, "the SuperLink's start", self.logs)
 
     def register(self, site: str) -> None:
         where = [self.connection] if self.connection else []

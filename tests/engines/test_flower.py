@@ -54,7 +54,7 @@ class Guided(processes.Loopback):  # type: ignore[misc, name-defined]
             elif command.endswith("&"):
                 self._keep(command.removesuffix("&").strip())
             else:
-                done = processes.run(*command.split(), cwd=self.cwd, timeout=900, **self.home)
+                done = processes.run(*command.split(), cwd=self.cwd, timeout=1800, **self.home)
                 assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}\n{self.logs()}"
 
     def _keep(self, program: str) -> None:
@@ -132,6 +132,8 @@ def test_an_unknown_key_and_a_wrong_ca_keep_a_site_out(guided: Guided, tmp_path:
     ):
         guided.start_site(name)
         log = guided.processes[name]
-        processes.wait_until(lambda log=log, sign=sign: re.search(sign, log.text()), 120, f"the refusal of {name}")
+        processes.wait_until(
+            lambda log=log, sign=sign: re.search(sign, log.text()), 600, f"the refusal of {name}", log.text
+        )
         guided.processes.pop(name).end()
     assert guided.processes["server"].text().count("Activated node_id") == before

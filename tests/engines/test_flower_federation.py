@@ -75,7 +75,7 @@ class Clinics(processes.Loopback):  # type: ignore[misc, name-defined]
     def plan(self, name: str, model: str, dtype: str = "float64", to: str | None = None, **run: Any) -> Path:
         """A settings file for one method: server/NAME.toml, or elsewhere."""
         sections = {
-            "federation": {"sites": len(SITES), "wait": 300, "timeout": 600, "classes": [0, 1, 2]},
+            "federation": {"sites": len(SITES), "wait": 900, "timeout": 1200, "classes": [0, 1, 2]},
             "model": {"name": model},
             "algorithm": {"name": name, **method(name).model_dump(exclude_defaults=True)},
             "run": {"rounds": 3, "seed": 1, "dtype": dtype, "eval_every": 100, "checkpoint_every": 1, **run},
@@ -92,7 +92,7 @@ class Clinics(processes.Loopback):  # type: ignore[misc, name-defined]
         return out
 
     def result(self, out: Path) -> Result:
-        processes.wait_until((out / "result.safetensors").exists, 1200, f"the end of training\n{self.logs()}")
+        processes.wait_until((out / "result.safetensors").exists, 3600, "the end of training", self.logs)
         return fedkin.load(out)
 
     def mine(self, name: str, model: Any, dtype: str = "float64", **run: Any) -> Result:
@@ -161,7 +161,7 @@ def together(clinics: Clinics) -> Path:
         clinics.plan(name, model, dtype, to=f"together/{run}.toml")
     plans = clinics.folder / "server" / "together"
     clinics.train(str(app), settings=plans, out=plans)
-    processes.wait_until((plans / "done").exists, 1800, f"the end of all runs\n{clinics.logs()}")
+    processes.wait_until((plans / "done").exists, 7200, "the end of all runs", clinics.logs)
     return plans
 
 
@@ -186,23 +186,23 @@ def checkpoints(out: Path) -> list[str]:
 def test_a_killed_site_is_named_and_rejoins_with_its_model(fresh: Clinics) -> None:
     fresh.start()
     out = fresh.train_on(fresh.plan("fedbn", "bn-mlp:6", rounds=8))
-    processes.wait_until(lambda: "round-000001" in checkpoints(out), 600, f"the first round\n{fresh.logs()}")
+    processes.wait_until(lambda: "round-000001" in checkpoints(out), 1800, "the first round", fresh.logs)
     fresh.processes["south"].end(signal.SIGKILL)
-    processes.wait_until(lambda: "round-000002" in checkpoints(out), 900, "the round without south")
+    processes.wait_until(lambda: "round-000002" in checkpoints(out), 1800, "the round without south", fresh.logs)
     fresh.start_site("south")
     result = fresh.result(out)
     failed = [set(record["log"].get("failed", {})) for record in result.history]
     assert {fresh.federation.names[k] for k in SITES["south"]} in failed
     assert failed[0] == failed[-1] == set()
     written = fresh.folder / "sites" / "south" / "models" / "site-b.json"
-    processes.wait_until(written.exists, 300, "the model at its site")
+    processes.wait_until(written.exists, 600, "the model at its site", fresh.logs)
 
 
 def test_a_killed_server_goes_on_after_the_last_finished_round(fresh: Clinics) -> None:
     fresh.start()
     settings = fresh.plan("scaffold", "mlp:6", rounds=5)
     out = fresh.train_on(settings)
-    processes.wait_until(lambda: "round-000002" in checkpoints(out), 900, f"the second round\n{fresh.logs()}")
+    processes.wait_until(lambda: "round-000002" in checkpoints(out), 1800, "the second round", fresh.logs)
     fresh.processes["server"].end(signal.SIGKILL)
     assert not (out / "result.safetensors").exists()
     fresh.start_server()
@@ -259,7 +259,7 @@ def test_nginx_lets_sites_in_and_nobody_to_the_control_api(tmp_path: Path) -> No
         (door.folder / "server" / "nginx").mkdir()
         command = ["nginx", "-p", str(door.folder / "server"), "-c", "nginx.conf", "-e", "stderr"]
         door.processes["nginx"] = processes.Process(command, door.folder / "nginx.log", door.folder)
-        processes.wait_until(lambda: processes.listens(door.port), 60, "the start of nginx")
+        processes.wait_until(lambda: processes.listens(door.port), 300, "the start of nginx", door.logs)
         for site in SITES:
             door.register(site)
             door.start_site(site)

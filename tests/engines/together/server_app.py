@@ -32,7 +32,7 @@ class Turns:
     ) -> dict[int, Message | str]:
         self.asked[run] = (messages, limits, timeout)
         self.carry()
-        if not self.turn.wait_for(lambda: run in self.answers, timeout=1800):
+        if not self.turn.wait_for(lambda: run in self.answers, timeout=7200):
             raise FedkinError("the other runs did not come to an end")
         return self.answers.pop(run)
 

@@ -27,7 +27,7 @@ class RayOptions(BaseModel):
 
     address: str | None = Field(None, description="a cluster to join, for example auto or ray://host:10001")
     timeout: float = Field(3600.0, gt=0, description="seconds an actor may take for one answer")
-    start_timeout: float = Field(120.0, gt=0, description="seconds the actors may take to start")
+    start_timeout: float = Field(300.0, gt=0, description="seconds the actors may take to start")
 
 
 def checked(options: Mapping[str, Any]) -> RayOptions:
@@ -55,7 +55,8 @@ def join_or_start(address: str | None) -> bool:
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as problem:
-        raise FedkinError(f"no Ray cluster at {address!r}: {first_line(problem)}") from problem
+        hint = "one that asks for a token needs RAY_AUTH_MODE=token and RAY_AUTH_TOKEN here, too"
+        raise FedkinError(f"no Ray cluster at {address!r}: {first_line(problem)}; {hint}") from problem
     return True
 
 

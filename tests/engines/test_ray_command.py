@@ -1,0 +1,97 @@
+"""Ray on the command line, in processes of its own: a Ray that `fedkin run` starts and ends, and a cluster it joins."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedkin
+from fedkin import algorithms
+
+pytest.importorskip("ray", reason="pip install 'fedkin[ray]'")
+
+
+def _load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+processes = _load("processes")
+RUN = "run --data digits --clients 4 --model mlr --rounds 2 --set lr=0.1 --dtype float64 --out"
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A short path: Ray puts sockets there, whose names may have 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def fedkin_run(folder: Path, out: str, *options: str, **env: str) -> Any:
+    done = processes.run("fedkin", *RUN.split(), out, *options, cwd=folder, timeout=1200, **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return fedkin.load(folder / out)
+
+
+def left_over(folder: Path) -> list[str]:
+    """Processes that still use a session folder of Ray's."""
+    found = []
+    for number in (path for path in Path("/proc").iterdir() if path.name.isdigit() and int(path.name) != os.getpid()):
+        try:
+            words = (number / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in words:
+            found.append(words)
+    return found
+
+
+def test_starts_a_ray_of_its_own_and_ends_it(tmp_path: Path, temporary: Path) -> None:
+    there = fedkin_run(tmp_path, "ray", "--engine", "ray", RAY_TMPDIR=str(temporary))
+    assert there.config["run"]["engine"] == "ray"
+    assert list(temporary.glob("ray/session_*")), "Ray was not started here"
+    processes.wait_until(lambda: not left_over(temporary), 300, "the end of Ray")
+    method = algorithms.make("fedavg", {"lr": 0.1})
+    here = fedkin.train(fedkin.data.load("digits", clients=4), "mlr", method, rounds=2, dtype="float64")
+    assert np.allclose(there.rows, here.rows, rtol=0, atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.engines
+def test_joins_a_cluster_and_leaves_it_running(tmp_path: Path, temporary: Path) -> None:
+    """A cluster with a token of its own: who does not know it is not let in."""
+    port, log = processes.free_port(), temporary / "head.log"
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    command = ["ray", "start", "--head", "--block", f"--port={port}", "--num-cpus=2", "--include-dashboard=false"]
+    command += [f"--temp-dir={temporary}", "--disable-usage-stats", f"--object-store-memory={2**28}"]
+    head = processes.Process([str(processes.BIN / command[0]), *command[1:]], log, temporary, token)
+    try:
+        processes.wait_until(lambda: processes.listens(port), 600, "the start of the cluster", head.text)
+        for out in ("first", "second"):
+            fedkin_run(tmp_path, out, "--ray-address", f"127.0.0.1:{port}", **token)
+        one, two = (fedkin.load(tmp_path / out) for out in ("first", "second"))
+        assert np.array_equal(one.rows, two.rows)
+        wrong = {**token, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        done = processes.run("fedkin", *RUN.split(), "no", "--ray-address", f"127.0.0.1:{port}", cwd=tmp_path, **wrong)
+        assert done.returncode == 2
+        assert "RAY_AUTH_TOKEN" in done.stdout + done.stderr
+        assert head.running.poll() is None
+    finally:
+        head.end(signal.SIGTERM)
+        processes.wait_until(lambda: not left_over(temporary), 300, "the end of the cluster")
+    done = processes.run("fedkin", *RUN.split(), "third", "--ray-address", f"127.0.0.1:{port}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"no Ray cluster at '127.0.0.1:{port}'" in done.stdout + done.stderr
