@@ -10,6 +10,7 @@ in_process; the limit is 0.1 ms.
 from __future__ import annotations
 
 import argparse
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +34,8 @@ def make_federation(clients: int) -> Federation:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer repeats")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--quick", action="store_true", help="fewer repeats; writes no file unless asked to")
+    parser.add_argument("--json", type=Path, help="where to write the numbers (default: benchmarks/engines.json)")
     arguments = parser.parse_args()
     clients = 1000
     federation = make_federation(clients)
@@ -56,8 +57,9 @@ def main() -> None:
         more = each - 1000 * seconds["in_process"] / clients
         records.append({"engine": name, "clients": clients, "ms_per_client": each, "ms_more": more})
         print(f"{name:12s} {each:.4f} ms per client and round, {more:+.4f} ms against in_process (limit {LIMIT} ms)")
-    if arguments.json:
-        timing.write(arguments.json, records, limit=LIMIT)
+    path = arguments.json or (None if arguments.quick else Path(__file__).with_suffix(".json"))
+    if path:
+        timing.write(path, records, limit_ms=LIMIT, ray=version("ray"))
 
 
 if __name__ == "__main__":
