@@ -59,7 +59,8 @@ MODELS = {
 }
 KERNELS = {
     **dict.fromkeys(("linear", "no-bias", "perceptron", "tanh", "two linear"), "linear"),
-    **dict.fromkeys(("batch norm", "convolution"), "loop"),
+    "batch norm": "grouped",
+    "convolution": "loop",
     **dict.fromkeys(("residual", "frozen"), "vmap"),
 }
 SIZES = (1, 7, 23, 40, 16, 2, 31)
@@ -99,6 +100,31 @@ def test_every_kernel_agrees_with_the_plain_loop(label: str, kind: str, settings
     assert torch.allclose(trained, train_by_loop(shard, ids, rows, settings, round=2, mu=0.3), atol=1e-10)
     assert torch.isfinite(losses).all()
     assert torch.equal(rows, start(shard)), "the input rows were changed"
+
+
+def images(normed: bool) -> nn.Module:
+    norm: list[nn.Module] = [nn.BatchNorm2d(4)] if normed else []
+    first = [nn.Conv2d(2, 4, 3, padding=1), *norm, nn.Tanh(), nn.MaxPool2d(2, stride=1)]
+    return nn.Sequential(
+        *first, nn.Conv2d(4, 6, 2, stride=2, groups=2, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)
+    )
+
+
+@pytest.mark.parametrize("normed", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_clients_grouped_into_one_network_agree_with_the_plain_loop(normed: bool, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(1)
+    clients = {
+        f"c{k}": (rng.normal(size=(n, 2, 5, 5)), rng.integers(0, 3, n)) for k, n in enumerate((9, 1, 24, 16, 17))
+    }
+    data = Federation.from_arrays(clients, classes=[0, 1, 2], test_fraction=0)
+    shard = Shard(data, ModelSpec.of(lambda: images(normed), data.task, dtype), Streams(3), workers=1)
+    assert shard.choice.name == "grouped", shard.choice.reason
+    ids, rows, settings = np.arange(len(shard)), start(shard), Sgd(lr=0.1, epochs=2, batch_size=8, momentum=0.5)
+    trained, _ = train(shard, ids, rows, settings, round=1, mu=0.2)
+    wanted = train_by_loop(shard, ids, rows, settings, round=1, mu=0.2)
+    assert torch.allclose(trained, wanted, atol=1e-10 if dtype is torch.float64 else 1e-4)
+    assert not torch.allclose(trained, rows, atol=1e-2)
 
 
 @pytest.mark.parametrize("label", ["perceptron", "batch norm", "residual"])

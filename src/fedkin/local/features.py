@@ -56,6 +56,8 @@ class Taps:
             self.heads.put(head_gradient(self.cut, loss_of(shard.task.kind)))
 
 
+STACKED = ("linear", "vmap")
+"""Kernels of models that vmap can stack."""
 HeadGradient = Callable[..., tuple[Tensor, Tensor]]
 
 
@@ -82,7 +84,7 @@ def split_gradient(
     def work(chosen: np.ndarray) -> None:
         gradient = tap.heads.get()
         try:
-            if shard.choice.name != "loop":
+            if shard.choice.name in STACKED:
                 slopes[:], losses[:] = vmap(gradient)(guides, tensors, targets, shares)
                 return
             for k in chosen:
@@ -92,9 +94,8 @@ def split_gradient(
             tap.heads.put(gradient)
 
     everyone = np.arange(len(guides))
-    shard.each(
-        work, np.array_split(everyone, min(shard.workers, len(ids))) if shard.choice.name == "loop" else [everyone]
-    )
+    parts = 1 if shard.choice.name in STACKED else min(shard.workers, len(ids))
+    shard.each(work, np.array_split(everyone, parts))
     return slopes, losses
 
 

@@ -28,7 +28,7 @@ def dense_layers(module: nn.Module, layout: Layout) -> list[Dense] | None:
     slots = {slot.name: slot for slot in layout.parameters}
     found: list[Dense] = []
     pending: tuple[Slot, Slot | None] | None = None
-    for name, layer in _chain("", module):
+    for name, layer in chain_of("", module):
         if type(layer) is nn.Linear:
             if pending is not None:
                 found.append(Dense(*pending, activation="none"))
@@ -48,10 +48,11 @@ def dense_layers(module: nn.Module, layout: Layout) -> list[Dense] | None:
     return [*found, Dense(*pending, activation="none")]
 
 
-def _chain(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def chain_of(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The layers of nested nn.Sequentials in turn, with their names."""
     if type(module) is nn.Sequential:
         for name, child in module.named_children():
-            yield from _chain(f"{prefix}.{name}".lstrip("."), child)
+            yield from chain_of(f"{prefix}.{name}".lstrip("."), child)
     else:
         yield prefix, module
 
