@@ -139,6 +139,7 @@ def test_run_from_a_file_with_flags_on_top() -> None:
     assert re.search(r"fedavg\.lr +0\.2 +file", said)
     assert re.search(r"fedavg\.epochs +2 +flag", said)
     assert re.search(r"run\.dtype +float32 +default", said)
+    assert "local training: linear kernel (a plain chain of linear layers" in said
     assert not Path("runs").exists(), "--explain trains nothing"
 
 

@@ -12,7 +12,9 @@ import typer
 from fedkin.commands import flags
 
 if TYPE_CHECKING:
+    from fedkin.algorithm import Algorithm
     from fedkin.config import Settings
+    from fedkin.federation import Federation
     from fedkin.result import Result
 
 INTERRUPTED = 130
@@ -44,6 +46,7 @@ def run(
     seed: flags.Seed = None,
     eval_every: flags.EvalEvery = None,
     dtype: flags.Dtype = None,
+    rows_file: flags.RowsFile = None,
     engine: flags.Engine = None,
     ray_address: flags.RayAddress = None,
     out: Annotated[
@@ -93,7 +96,7 @@ def run(
     given = flags.layer(
         data=data, clients=clients, partition=partition, csv=csv, client=client, target=target, data_seed=data_seed,
         model=model, algorithm=algorithm, graph=graph, rounds=rounds, fraction=fraction, seed=seed,
-        eval_every=eval_every, dtype=dtype, engine=engine, ray_address=ray_address,
+        eval_every=eval_every, dtype=dtype, rows_file=rows_file, engine=engine, ray_address=ray_address,
     )  # fmt: skip
     layers = {"file": config.read(file) if file else {}, "flag": given}
     assignments = config.parse_assignments(assign or [])
@@ -181,6 +184,19 @@ def _new_folder(name: str) -> Path:
     return next(folder for folder in candidates if not folder.exists())
 
 
+def _path(federation: Federation, model: str, method: Algorithm, dtype: str) -> str:
+    """How local training will compute its gradients, and why."""
+    import torch
+
+    from fedkin.local.kernels import choose
+
+    spec = method.model_spec(model, federation.names, federation.task, getattr(torch, dtype))
+    choice = choose(spec, federation.task)
+    size = choice.make().chunk if spec.layout.slots else 1
+    together = f", up to {size} clients at once per core" if size > 1 else ""
+    return f"local training: {choice.name} kernel ({choice.reason}){together}"
+
+
 def _explain(settings: Settings, layers: Mapping[str, Any], assignments: Mapping[str, Any]) -> None:
     """What would be trained, and where every setting comes from."""
     from fedkin.commands import show
@@ -211,6 +227,7 @@ def _explain(settings: Settings, layers: Mapping[str, Any], assignments: Mapping
     add("graph", {"name": graph}, origins(layers, "graph"))
     add("run", options.model_dump(), origins(layers, "run"))
     screen.print(found)
+    screen.print(_path(federation, settings.model, method, options.dtype), highlight=False)
     for note in federation.notes:
         show.say(f"note: {note}")
     show.say(*([f"reference: {reference(type(method))}"] if reference(type(method)) else []))
