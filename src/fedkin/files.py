@@ -145,11 +145,11 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         facts = json.loads(path.with_suffix(".json").read_text())
         with open(path, "rb") as file:
             checksum = hashlib.file_digest(file, "sha256").hexdigest()
-            if checksum != facts.pop("sha256", None):
-                raise FedkinError(f"{path} is damaged (its checksum does not match); use an earlier checkpoint")
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as problem:
         raise FedkinError(f"{path} cannot be read: {problem}") from problem
+    if checksum != facts.pop("sha256", None):
+        raise FedkinError(f"{path} is damaged (its checksum does not match); use an earlier checkpoint")
     first = 8 + int.from_bytes(memory[:8], "little")
     tensors: dict[str, Tensor] = {}
     for name, told in json.loads(memory[8:first]).items():

@@ -239,10 +239,9 @@ class Run:
     def _refuse_divergence(self, number: int) -> None:
         """Stop when every client failed, or rows on the server are no longer finite."""
         failed: Mapping[str, str] = self.state.log.get("failed", {})
-        kept = self._kept()
         if failed and len(failed) >= self.options.cohort_size(len(self.setting)):
             name, reason = next(iter(failed.items()))
-            raise FedkinError(f"round {number}: every client failed, first {name!r}: {reason}{kept}")
+            raise FedkinError(f"round {number}: every client failed, first {name!r}: {reason}{self._kept()}")
         diverged = list(self.state.log.get("diverged", []))
         if "rows" in self.state.arrays:
             ids = self.setting.everyone if self.state.changed is None else self.state.changed
@@ -253,7 +252,7 @@ class Run:
         if diverged:
             raise FedkinError(
                 f"round {number}: the model of client {diverged[0]!r} diverged when it was mixed with others; "
-                f"use a smaller step or learning rate{kept}"
+                f"use a smaller step or learning rate{self._kept()}"
             )
 
     def _kept(self) -> str:

@@ -44,7 +44,7 @@ Model = Annotated[
 ]
 Graph = Annotated[
     str | None,
-    _option("--graph", help="graph between clients: knn:5, statistics, labels, FILE.csv, FILE.npz, …", panel=METHOD),
+    _option("--graph", help="graph between clients: knn:5, labels, FILE.csv, FILE.parquet, FILE.npz, …", panel=METHOD),
 ]
 Assign = Annotated[
     list[str] | None,
@@ -57,6 +57,10 @@ Fraction = Annotated[float | None, _option("--fraction", help="share of clients 
 Seed = Annotated[int | None, _option("--seed", help="seed of all random numbers (default: 0)", panel=RUN)]
 EvalEvery = Annotated[int | None, _option("--eval-every", help="evaluate every so many rounds", panel=RUN)]
 Dtype = Annotated[str | None, _option("--dtype", help="float32 or float64 (default: float32)", panel=RUN)]
+RowsFile = Annotated[
+    Path | None,
+    _option("--rows-file", help="keep the server's rows in this file, not in memory (fedu)", panel=RUN, metavar="FILE"),
+]
 Engine = Annotated[
     str | None, _option("--engine", help="who runs the clients: in_process, ray (default: in_process)", panel=RUN)
 ]
@@ -82,6 +86,8 @@ def layer(**given: Any) -> dict[str, dict[str, Any]]:
             raise typer.BadParameter("use --data or --csv, not both")
         data |= {"name": "csv", "path": str(given["csv"].expanduser().absolute())}
     run = {key: given.get(key) for key in ("rounds", "fraction", "seed", "seeds", "eval_every", "dtype", "engine")}
+    if given.get("rows_file") is not None:
+        run |= {"rows_file": str(given["rows_file"].expanduser().absolute())}
     if given.get("ray_address") is not None:
         run |= {"engine": run["engine"] or "ray", "engine_options": {"address": given["ray_address"]}}
     sections: dict[str, dict[str, Any]] = {

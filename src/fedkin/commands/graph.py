@@ -1,4 +1,4 @@
-"""fedkin graph build, show."""
+"""fedkin graph build, show, convert."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def build(
     model: flags.Model = None,
     seed: flags.Seed = None,
     out: Annotated[
-        Path, typer.Option("--out", help="where to write it (.npz or an edge list .csv)", metavar="FILE")
+        Path, typer.Option("--out", help="where to write it (.npz, or an edge list .csv, .parquet)", metavar="FILE")
     ] = Path("graph.npz"),
     plot: Plot = None,
     json: flags.Json = None,
@@ -52,10 +52,11 @@ def build(
     from fedkin import config
     from fedkin.commands import show
     from fedkin.errors import FedkinError
+    from fedkin.graphs.files import ENDINGS
     from fedkin.run import Run
 
-    if out.suffix not in (".npz", ".csv"):
-        raise FedkinError(f"--out {out} must end in .npz or .csv")
+    if out.suffix not in ENDINGS:
+        raise FedkinError(f"--out {out} must end in {', '.join(ENDINGS)}")
     layer = flags.layer(
         data=data, clients=clients, partition=partition, csv=csv, client=client, target=target, model=model, seed=seed
     )
@@ -69,7 +70,7 @@ def build(
     graph = run.setting.graph
     assert graph is not None
     out.parent.mkdir(parents=True, exist_ok=True)
-    graph.to_csv(out) if out.suffix == ".csv" else graph.save(out)
+    graph.save(out)
     _present(graph, plot, json, _response, spec=spec)
     show.wrote(out)
 
@@ -77,7 +78,10 @@ def build(
 @app.command("show")
 def show_graph(
     file: Annotated[
-        Path, typer.Argument(help="a graph (.npz, .csv) or the folder of a run", metavar="FILE", show_default=False)
+        Path,
+        typer.Argument(
+            help="a graph (.npz, .csv, .parquet) or the folder of a run", metavar="FILE", show_default=False
+        ),
     ],
     denoiser: Annotated[
         str, typer.Option("--filter", help="the denoiser whose response --plot draws: soft, hard, heat, tikhonov")
@@ -104,6 +108,36 @@ def show_graph(
     if file.is_dir() and not path.exists():
         raise FedkinError(f"{file} holds no graph (graph.npz); its method used none")
     _present(ClientGraph.load(path), plot, json, partial(_response, denoiser=denoiser, strengths=strength))
+
+
+@app.command()
+def convert(
+    file: Annotated[Path, typer.Argument(help="a graph (.npz, .csv, .parquet)", metavar="FILE", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="the same graph in another format", metavar="OUT", show_default=False)],
+    edges: Annotated[
+        bool, typer.Option("--edges", help="an .npz with source, target, weight instead of a sparse matrix")
+    ] = False,
+) -> None:
+    """Write a graph in another format: .npz, or an edge list in .csv or .parquet.
+
+    \b
+    Examples:
+      fedkin graph convert roads.csv roads.npz
+      fedkin graph convert graph.npz edges.parquet
+    """
+    from fedkin.commands import show
+    from fedkin.errors import FedkinError
+    from fedkin.graphs import ClientGraph
+    from fedkin.graphs.files import ENDINGS
+
+    for path in (file, out):
+        if path.suffix not in ENDINGS:
+            raise FedkinError(f"{path} must end in {', '.join(ENDINGS)}")
+    graph = ClientGraph.load(file)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    graph.to_edges(out) if edges else graph.save(out)
+    show.say(repr(graph))
+    show.wrote(out)
 
 
 def describe(graph: ClientGraph) -> dict[str, Any]:

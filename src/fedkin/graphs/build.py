@@ -37,18 +37,18 @@ def build(spec: str, names: Sequence[str], disclosed: Disclosed, seed: int = 0) 
 
     `disclosed(what)` returns what the clients agreed to tell, stacked in the order of `names`, and is only called for
     what is needed: `statistics` (K, 4, M), `label_counts` (K, C), `sizes` (K,), `coordinates` (K, 2). A path ending in
-    .csv (edge list; clients it does not mention are isolated) or .npz is read and put in the order of `names`.
+    .csv or .parquet (edge list; clients it does not mention are isolated) or .npz is read and put in the order of `names`.
 
     >>> build("random", ["a", "b", "c", "d"], disclosed=lambda what: None, seed=1).names
     ('a', 'b', 'c', 'd')
     """
-    if spec.endswith(".csv"):
+    if spec.endswith((".csv", ".parquet")):
         return ClientGraph.from_edges(spec, names)
     if spec.endswith(".npz"):
         return ClientGraph.load(spec).align(names)
     name, _, option = spec.partition(":")
     if name not in _BUILDERS:
-        raise unknown("graph", name, (*_BUILDERS, "FILE.csv", "FILE.npz"))
+        raise unknown("graph", name, (*_BUILDERS, "FILE.csv", "FILE.parquet", "FILE.npz"))
     return _BUILDERS[name](names, disclosed, seed, option)
 
 
@@ -86,7 +86,10 @@ def _gaussian(names: Sequence[str], disclosed: Disclosed, seed: int, option: str
 
 @builder("knn")
 def _knn(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
-    return similarity.knn(_standardised_means(disclosed), int(_number("knn", option, 5, whole=True)), names)
+    """knn[:K[:SEARCH]], for example knn:10 or knn:10:exact."""
+    number, _, search = option.partition(":")
+    k = int(_number("knn", number, 5, whole=True))
+    return similarity.knn(_standardised_means(disclosed), k, names, search=search or "auto", seed=seed)  # type: ignore[arg-type]
 
 
 @builder("labels")

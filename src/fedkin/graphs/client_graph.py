@@ -211,25 +211,35 @@ class ClientGraph:
     def from_edges(
         cls, edges: str | PathLike[str] | pd.DataFrame, names: Iterable[object] | None = None
     ) -> ClientGraph:
-        """An edge list, a CSV file or data frame with columns source, target and (optional, else 1) weight.
+        """An edge list with the columns source, target and (optional, else 1) weight: .csv, .parquet, .npz, a data frame.
 
         Without `names` the clients are those of the list, in order of first appearance; give them to fix the order or
         to have isolated clients.
         """
         return cls(*files.read_edges(edges, None if names is None else tuple(map(str, names))))
 
-    def to_csv(self, path: str | PathLike[str]) -> None:
-        """Write the edge list (source, target, weight); an isolated client is a row with an empty target."""
+    def to_edges(self, path: str | PathLike[str]) -> None:
+        """Write the edge list (source, target, weight), each edge once, as .csv, .parquet or .npz.
+
+        In a table an isolated client is a row with an empty target; the .npz has `names`, and positions in them.
+        """
         files.write_edges(path, self.adjacency, self.names)
 
+    def to_csv(self, path: str | PathLike[str]) -> None:
+        """Write the edge list as a CSV file."""
+        files.write_table(path, self.adjacency, self.names)
+
     def save(self, path: str | PathLike[str]) -> None:
-        """Write names and sparse adjacency to one .npz file (no pickle)."""
-        files.write_npz(path, self.adjacency, self.names)
+        """Write the graph: .csv and .parquet as edge lists, anything else as names and sparse adjacency in .npz."""
+        if str(path).endswith((".csv", ".parquet")):
+            self.to_edges(path)
+        else:
+            files.write_npz(path, self.adjacency, self.names)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> ClientGraph:
-        """Read a graph from .npz (`save`) or .csv (`to_csv`)."""
-        if str(path).endswith(".csv"):
+        """Read a graph from .npz, .csv or .parquet (`save`, `to_edges`)."""
+        if str(path).endswith((".csv", ".parquet")):
             return cls.from_edges(path)
         return cls(*files.read_npz(path))
 

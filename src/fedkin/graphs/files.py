@@ -1,8 +1,10 @@
-"""Graphs on disk: edge lists (CSV) and NumPy archives (.npz, no pickle)."""
+"""Graphs on disk: edge lists (CSV, Parquet, .npz) and sparse adjacencies (.npz). No pickle."""
 
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 LARGE = 1_000_000
 """Graphs of more entries than this are not compressed: that would take longer than all else."""
 
+ENDINGS = (".csv", ".parquet", ".npz")
+
 
 def read_edges(
     edges: str | PathLike[str] | pd.DataFrame, names: tuple[str, ...] | None
@@ -24,36 +28,65 @@ def read_edges(
     """Adjacency and names from columns source, target[, weight]. An edge may be given once or in both directions."""
     import pandas as pd
 
-    if isinstance(edges, pd.DataFrame):
-        frame, origin = edges, "edge list"
-    else:
-        origin = str(edges)
-        try:
-            frame = pd.read_csv(
-                edges, dtype={"source": str, "target": str}, keep_default_na=False, na_values={"weight": [""]}
-            )
-        except (OSError, ValueError) as error:
-            raise FedkinError(f"{origin}: cannot be read as an edge list: {error}") from None
+    frame, origin = (edges, "edge list") if isinstance(edges, pd.DataFrame) else (_table(str(edges)), str(edges))
     for column in ("source", "target"):
         if column not in frame.columns:
             raise FedkinError(f"{origin}: no column {column!r}; an edge list has the columns source, target, weight")
     target = frame["target"].astype(object)
     alone = (target.isna() | (target.astype(str) == "")).to_numpy()
-    source, target_names = frame["source"].astype(str).to_numpy(), target.astype(str).to_numpy()
+    source = frame["source"].astype(str).to_numpy(dtype=object)
+    others = target.astype(str).to_numpy(dtype=object)[~alone]
     if names is None:
-        ends = np.stack([source, np.where(alone, source, target_names)], axis=1).ravel()
-        names = tuple(dict.fromkeys(ends.tolist()))
-    position = {name: k for k, name in enumerate(names)}
-    for name in (*source, *target_names[~alone]):
-        if name not in position:
-            raise unknown(f"client in {origin}", name, names)
+        ends = frame["source"].astype(str).to_numpy(dtype=object).repeat(2)
+        ends[1::2][~alone] = others
+        names = tuple(pd.unique(ends).tolist())
+    place = pd.Index(names, dtype=object)
+    i, j = place.get_indexer(pd.Index(source, dtype=object)), place.get_indexer(pd.Index(others, dtype=object))
+    for ends, found in ((source, i), (others, j)):
+        if (found < 0).any():
+            raise unknown(f"client in {origin}", str(ends[found < 0][0]), names)
     try:
         weight = frame["weight"].to_numpy(dtype=float) if "weight" in frame.columns else np.ones(len(frame))
     except (TypeError, ValueError) as error:
         raise FedkinError(f"{origin}: column 'weight' must hold numbers: {error}") from None
-    i = np.array([position[name] for name in source[~alone]], dtype=np.int64)
-    j = np.array([position[name] for name in target_names[~alone]], dtype=np.int64)
-    return _joined(i, j, weight[~alone], names, origin), names
+    return _joined(i[~alone], j, weight[~alone], names, origin), names
+
+
+def _table(path: str) -> pd.DataFrame:
+    """The columns of an edge list in a file, by its ending."""
+    import pandas as pd
+
+    if path.endswith(".npz"):
+        with _archive(path, "an edge list") as arrays:
+            if "names" not in arrays:
+                return pd.DataFrame({name: arrays[name] for name in arrays if name in ("source", "target", "weight")})
+            names = arrays["names"].astype(object)
+            ends = {side: names[_positions(path, side, arrays[side], len(names))] for side in ("source", "target")}
+            alone = np.setdiff1d(np.arange(len(names)), np.concatenate([arrays["source"], arrays["target"]]))
+            weight = arrays.get("weight", np.ones(len(ends["source"])))
+        edges = pd.DataFrame({**ends, "weight": weight})
+        lonely = pd.DataFrame({"source": names[alone], "target": "", "weight": np.nan})
+        return pd.concat([edges, lonely]) if len(alone) else edges
+    try:
+        if path.endswith(".parquet"):
+            return pd.read_parquet(path)
+        return pd.read_csv(
+            path, dtype={"source": str, "target": str}, keep_default_na=False, na_values={"weight": [""]}
+        )
+    except ImportError:
+        raise FedkinError(f"{path}: Parquet files need pyarrow: pip install 'fedkin[parquet]'") from None
+    except (OSError, ValueError) as error:
+        raise FedkinError(f"{path}: cannot be read as an edge list: {error}") from None
+
+
+def _positions(path: str, side: str, given: np.ndarray, clients: int) -> np.ndarray:
+    """Positions in the list of names, checked."""
+    if given.dtype.kind not in "iu":
+        raise FedkinError(f"{path}: {side!r} must hold whole numbers, positions in 'names', not {given.dtype}")
+    wrong = np.flatnonzero((given < 0) | (given >= clients))
+    if len(wrong):
+        raise FedkinError(f"{path}: {side} {given[wrong[0]]} of edge {wrong[0]} is no position in {clients} names")
+    return given
 
 
 def _joined(i: np.ndarray, j: np.ndarray, weight: np.ndarray, names: tuple[str, ...], origin: str) -> sp.csr_array:
@@ -76,39 +109,68 @@ def _joined(i: np.ndarray, j: np.ndarray, weight: np.ndarray, names: tuple[str, 
 
 
 def write_edges(path: str | PathLike[str], adjacency: sp.csr_array, names: tuple[str, ...]) -> None:
-    """Each edge once; an isolated client as a row without target, so that reading gives the same clients."""
+    """Each edge once, in the format of the path's ending."""
+    if not str(path).endswith(ENDINGS):
+        raise FedkinError(f"{path}: an edge list is written as {', '.join(ENDINGS)}")
+    if not str(path).endswith(".npz"):
+        write_table(path, adjacency, names)
+        return
+    edges = sp.triu(adjacency, format="coo")
+    ends = {"source": edges.row.astype(np.int32), "target": edges.col.astype(np.int32)}
+    _write_archive(path, adjacency.nnz, names=np.array(names, dtype=np.str_), **ends, weight=edges.data)
+
+
+def write_table(path: str | PathLike[str], adjacency: sp.csr_array, names: tuple[str, ...]) -> None:
+    """A table of edges; an isolated client is a row without target, so that reading gives the same clients."""
     import pandas as pd
 
     edges = sp.triu(adjacency, format="coo")
     alone = np.flatnonzero(np.diff(adjacency.indptr) == 0)
-    label = np.array(names, dtype=object)
+    none = np.full(len(alone), -1)
     frame = pd.DataFrame(
         {
-            "source": [*label[edges.row], *label[alone]],
-            "target": [*label[edges.col], *[""] * len(alone)],
-            "weight": [*edges.data, *[np.nan] * len(alone)],
+            "source": pd.Categorical.from_codes(np.concatenate([edges.row, alone]), pd.Index(names)),
+            "target": pd.Categorical.from_codes(np.concatenate([edges.col, none]), pd.Index(names)),
+            "weight": np.concatenate([edges.data, np.full(len(alone), np.nan)]),
         }
     )
-    frame.to_csv(path, index=False, float_format="%.17g")
+    if not str(path).endswith(".parquet"):
+        frame.to_csv(path, index=False, float_format="%.17g")
+        return
+    try:
+        frame.to_parquet(path, index=False)
+    except ImportError:
+        raise FedkinError(f"{path}: Parquet files need pyarrow: pip install 'fedkin[parquet]'") from None
 
 
 def write_npz(path: str | PathLike[str], adjacency: sp.csr_array, names: tuple[str, ...]) -> None:
-    write = np.savez_compressed if adjacency.nnz < LARGE else np.savez
+    parts = {"indptr": adjacency.indptr, "indices": adjacency.indices, "weights": adjacency.data}
+    _write_archive(path, adjacency.nnz, names=np.array(names, dtype=np.str_), **parts)
+
+
+def _write_archive(path: str | PathLike[str], entries: int, **arrays: np.ndarray) -> None:
+    write = np.savez_compressed if entries < LARGE else np.savez
     with open(path, "wb") as file:
-        write(
-            file,
-            names=np.array(names, dtype=np.str_),
-            indptr=adjacency.indptr,
-            indices=adjacency.indices,
-            weights=adjacency.data,
-        )
+        write(file, **arrays)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _archive(path: str | PathLike[str], what: str) -> Iterator[dict[str, np.ndarray]]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        yield arrays
+    except FedkinError:
+        raise
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise FedkinError(f"{path}: not {what}: {error}") from None
 
 
 def read_npz(path: str | PathLike[str]) -> tuple[sp.csr_array, tuple[str, ...]]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            names = tuple(archive["names"].tolist())
-            parts = (archive["weights"], archive["indices"], archive["indptr"])
-        return sp.csr_array(parts, shape=(len(names), len(names))), names
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise FedkinError(f"{path}: not a client graph written by ClientGraph.save: {error}") from None
+    """Adjacency and names of an archive: what `write_npz` wrote, or an edge list."""
+    with _archive(path, "a client graph written by ClientGraph.save") as arrays:
+        if "source" not in arrays:
+            names = tuple(arrays["names"].tolist())
+            parts = (arrays["weights"], arrays["indices"], arrays["indptr"])
+            return sp.csr_array(parts, shape=(len(names), len(names))), names
+    return read_edges(str(path), tuple(arrays["names"].tolist()) if "names" in arrays else None)

@@ -11,6 +11,7 @@ from scipy.spatial.distance import cdist
 
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs.client_graph import ClientGraph
+from fedkin.graphs.neighbours import Search, nearest
 
 Weights = Literal["similarity", "gaussian", "literal", "literal_raw"]
 Scale = Literal["max", "mean_degree"]
@@ -58,20 +59,24 @@ def gaussian(features: np.ndarray, names: Names = None, sigma: float | None = No
 
 
 def knn(
-    features: np.ndarray, k: int = 5, names: Names = None, weights: Literal["binary", "gaussian"] = "binary"
+    features: np.ndarray,
+    k: int = 5,
+    names: Names = None,
+    weights: Literal["binary", "gaussian"] = "binary",
+    search: Search = "auto",
+    seed: int = 0,
 ) -> ClientGraph:
     """Clients are joined when one is among the k nearest of the other, from one vector per client (K, M).
 
-    Weight 1, or exp(−d²/σ²) with σ the median distance of the joined (`gaussian`). No K×K array is formed.
+    Weight 1, or exp(−d²/σ²) with σ the median distance of the joined (`gaussian`). No K×K array is formed; `search` says
+    whether neighbours are found exactly or approximately (see `fedkin.graphs.neighbours.nearest`).
     """
-    from sklearn.neighbors import NearestNeighbors
-
     features = _features(features, names)
     if weights not in ("binary", "gaussian"):
         raise unknown("weights of the kNN graph", weights, ("binary", "gaussian"))
     if not 1 <= k < len(features):
         raise FedkinError(f"knn: k must be from 1 to {len(features) - 1} (one less than the clients), not {k}")
-    near = sp.csr_array(NearestNeighbors(n_neighbors=k).fit(features).kneighbors_graph(mode="distance"))
+    near = nearest(features, k, search, seed)
     return ClientGraph(_joined(near, None if weights == "binary" else _median(near.data)), names)
 
 
