@@ -45,7 +45,7 @@ SITES = {"north": (0, 2, 3), "south": (1, 4, 5)}
 ORDER = [k for own in SITES.values() for k in own]
 CLUSTERS = {f"site-{letter}": k % 2 for k, letter in enumerate("abcdef")}
 OWN = dict(zip(CLUSTERS, ["tree:3", "ridge", "mlp:4", "tree:2", "boosting:5", "ridge"]))
-PARAMETERS = {"oracle": {"clusters": CLUSTERS}}
+PARAMETERS = {"oracle": {"clusters": CLUSTERS}, "fedska": {"encoder_steps": 2}}  # ten would be 24 messages more
 
 
 def method(name: str) -> Any:
