@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def test_stacked_linear_models_agree_with_learners() -> None:
     federation = clusters()
     assert federation.public is not None
     uneven = {name: x[: 5 + 3 * k] for k, (name, x) in enumerate(federation.public.items())}
-    federation = Federation(**{**federation.__dict__, "public": uneven})
+    federation = dataclasses.replace(federation, public=uneven)
 
     def made() -> nn.Module:
         return nn.Linear(3, 1)
@@ -151,7 +152,7 @@ def test_stacked_linear_models_agree_with_learners() -> None:
 def test_common_set_and_exact_block_double_the_coupling() -> None:
     federation = clusters()
     shown = np.random.default_rng(1).normal(size=(12, 3))
-    federation = Federation(**{**federation.__dict__, "public": {"*": shown}})
+    federation = dataclasses.replace(federation, public={"*": shown})
     for model in ("linear", dict.fromkeys(federation.names, LinearRegression(fit_intercept=False))):
         blocks = train(federation, model, alpha=0.2, exact_block=True, update="exact")
         double = train(federation, model, alpha=0.4, update="exact")
@@ -308,7 +309,7 @@ def test_letters_are_predictions_and_are_counted() -> None:
     assert result.facts["messages"] == edges * 4
     sent = result.letters()
     assert (sent["bytes"] == points + 3 * predictions).all()
-    shared = Federation(**{**federation.__dict__, "public": {"*": np.zeros((4, 3))}})
+    shared = dataclasses.replace(federation, public={"*": np.zeros((4, 3))})
     assert train(shared, rounds=3).facts["bytes"] == edges * 3 * 4 * 8
 
 
@@ -378,7 +379,7 @@ def test_public_points_must_fit() -> None:
     federation = Federation.from_arrays(sites, public={"a": np.zeros((4, 3))})
     with pytest.raises(FedkinError, match="client 'b' has no public points"):
         train(federation, "linear", graph=complete(federation.names))
-    wrong = Federation(**{**federation.__dict__, "public": {"a": np.zeros((4, 3)), "b": np.zeros((4, 2))}})
+    wrong = dataclasses.replace(federation, public={"a": np.zeros((4, 3)), "b": np.zeros((4, 2))})
     with pytest.raises(FedkinError, match=r"client 'b': its public points have shape \(4, 2\)"):
         train(wrong, "linear", graph=complete(federation.names))
 

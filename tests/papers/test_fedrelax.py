@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -39,7 +41,7 @@ def test_the_bound_by_hand() -> None:
         assert bounds[cluster] == pytest.approx(noise / (0.1 * gap)) if gap > 1e-9 else np.isinf(bounds[cluster])
     assert np.isinf(fedrelax.variation_bound(federation, 0.0)).all()
     with pytest.raises(FedkinError, match="needs the true weights"):
-        fedrelax.variation_bound(Federation(**{**federation.__dict__, "truth": {}}), 0.1)
+        fedrelax.variation_bound(dataclasses.replace(federation, truth={}), 0.1)
 
 
 def test_runs_together_are_runs_apart() -> None:

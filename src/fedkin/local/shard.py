@@ -35,6 +35,17 @@ class Samples:
         return self.x[rows], self.y[rows]
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Hold torch at one thread: two inside small operations cost more than they give. (MKL's number is global.)"""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 class Shard:
     """The client side. A task is a function of a shard (see `fedkin.local.tasks`)."""
 
@@ -84,12 +95,9 @@ class Shard:
     def each(self, work: Callable[[T], None], items: Sequence[T]) -> None:
         """Do independent pieces of work, one single-threaded worker per core.
 
-        Two threads inside small operations lose to one worker per core, so torch's own threads are held at one.
         Models that draw random numbers are worked on one after the other: torch's generator is global.
         """
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with one_thread():
             if self.workers == 1 or len(items) < 2 or self.choice.stochastic:
                 for item in items:
                     work(item)
@@ -98,8 +106,6 @@ class Shard:
                 self._pool = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,))
             for _ in self._pool.map(work, items):
                 pass
-        finally:
-            torch.set_num_threads(threads)
 
     def chunks(self, ids: np.ndarray, cost: np.ndarray, size: int) -> list[np.ndarray]:
         """Positions 0…len(ids)−1 in chunks of similar cost, dearest first."""

@@ -68,11 +68,16 @@ class Cell:
         return int(self.settings.get("run", {}).get("rounds", 1))
 
     def read(self) -> Record | None:
-        """The finished cell, or None; `record["code"]` says by which version of the code."""
-        try:
-            return dict(json.loads(self.path.read_text()))
-        except (OSError, ValueError):
-            return None
+        """The finished cell, or None; `record["code"]` says by which version of the code.
+
+        Another scale with the same settings has the same cell.
+        """
+        for path in (self.path, *sorted(self.folder.parent.glob(f"*/{self.path.name}"))):
+            try:
+                return dict(json.loads(path.read_text()))
+            except (OSError, ValueError):
+                continue
+        return None
 
 
 def cells_of(table: Table, scale: str, folder: Path, seeds: int | None = None) -> list[Cell]:

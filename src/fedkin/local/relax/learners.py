@@ -16,7 +16,7 @@ from fedkin.local.losses import metrics
 from fedkin.local.mail import Mail
 from fedkin.local.relax.linear import initial_row
 from fedkin.local.relax.settings import Relaxation, neighbours_of
-from fedkin.local.shard import Shard
+from fedkin.local.shard import Shard, one_thread
 from fedkin.models.adapters import Augmented, Effort, Learner
 from fedkin.models.adapters.module import TorchLearner
 from fedkin.models.estimators import Estimators
@@ -97,8 +97,9 @@ class LearnerNodes:
 
         together = [p for p, k in enumerate(ids) if self.learners[int(k)].refits]
         self.shard.each(work, together)
-        for position in sorted(set(range(len(ids))) - set(together)):  # torch's random state is global: one by one
-            work(position)
+        with one_thread():
+            for position in sorted(set(range(len(ids))) - set(together)):  # torch's random state is global: one by one
+                work(position)
         return loss, variation
 
     def _variation(self, k: int, heard: Mapping[str, np.ndarray], method: Relaxation) -> float:
@@ -234,8 +235,9 @@ class LearnerNodes:
                 effort = Effort(resample=True, seed=self._seed(k, round))
                 learner.improve(self._augmented(k, heard, answers, z, labels, method), effort)
 
-        for k in range(len(self.shard)):
-            work(k)
+        with one_thread():
+            for k in range(len(self.shard)):
+                work(k)
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
