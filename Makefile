@@ -28,8 +28,9 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# QUICK=--quick: the short form.
 bench: $(READY)
-	for script in $(filter-out benchmarks/timing.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
+	for script in $(filter-out benchmarks/timing.py benchmarks/which_method.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script $(QUICK) || exit 1; done
 
 # torch first and pinned, so that no other package pulls a build of its own.
 $(READY): pyproject.toml constraints.txt

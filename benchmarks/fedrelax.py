@@ -88,8 +88,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--iterations", type=int, default=500)
     parser.add_argument("--loop-iterations", type=int, default=3, help="iterations of the loop that are timed")
+    parser.add_argument("--quick", action="store_true", help="50 iterations, one of the loop")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.quick:
+        options.iterations, options.loop_iterations = 50, 1
     federation = data.load("clusters", clients=150, dimension=100, noise=0.0, seed=0)
     start = batched(federation, 0)
     same = np.abs(batched(federation, 2) - plain_loop(federation, start, 2)).max()
