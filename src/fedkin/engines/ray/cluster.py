@@ -49,7 +49,13 @@ def join_or_start(address: str | None) -> bool:
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is None:
         cores = len(os.sched_getaffinity(0))
-        ray.init(num_cpus=cores, include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
+        try:
+            ray.init(num_cpus=cores, include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
+        except Exception as problem:  # Ray gives its own processes 30 seconds, and raises a bare Exception
+            ray.shutdown()
+            raise FedkinError(
+                f"Ray could not be started here: {first_line(problem)} Try again when the machine is less busy"
+            ) from problem
         return True
     refuse_nobody(address)
     try:
