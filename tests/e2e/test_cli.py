@@ -313,7 +313,7 @@ def test_algorithms_lists_parameters_with_defaults_and_ranges() -> None:
         ("resume nowhere", "nowhere is not a run directory"),
         ("report nowhere", "nowhere is not a folder"),
         ("graph show nowhere.npz", "nowhere.npz"),
-        ("graph build knn:2 --data digits --clients 4 --out g.txt", "must end in .npz or .csv"),
+        ("graph build knn:2 --data digits --clients 4 --out g.txt", "must end in .csv, .parquet, .npz"),
         ("algorithms fedavgg", "unknown algorithm 'fedavgg'; did you mean 'fedavg'"),
         ("data info digist", "unknown data set 'digist'"),
         (f"run {SMALL} --rounds 1 --json .", "cannot be written"),
