@@ -8,7 +8,7 @@ READY  := .venv/.ready
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 JOBS     ?= 2
 
-.PHONY: demo test test-slow test-engines lint bench clean
+.PHONY: demo test test-slow test-engines lint bench bench-peers clean
 
 demo: $(READY)
 	$(BIN)/fedkin demo
@@ -31,6 +31,10 @@ lint: $(READY)
 # QUICK=--quick: the short form.
 bench: $(READY)
 	for script in $(filter-out benchmarks/timing.py benchmarks/which_method.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script $(QUICK) || exit 1; done
+
+# Rounds of FedAvg against other frameworks; part of bench, too. Makes an environment for each of them.
+bench-peers: $(READY)
+	$(BIN)/python benchmarks/peers.py $(QUICK)
 
 # torch first and pinned, so that no other package pulls a build of its own.
 $(READY): pyproject.toml constraints.txt

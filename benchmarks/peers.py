@@ -232,6 +232,12 @@ def chosen(text: str, known: list[str], what: str) -> list[str]:
     return names
 
 
+def usual_repeats(model: str, clients: int, quick: bool) -> int:
+    """Rounds after the warm-up: fewer where a round is long."""
+    long = (model == "cnn") + (clients > 100)
+    return (2, 1, 1)[long] if quick else (5, 3, 1)[long]
+
+
 def merged(path: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Cases measured before and not now, and those of now, in order."""
     cases = {(r["model"], r["clients"]): r for r in (json.loads(path.read_text())["records"] if path.exists() else [])}
@@ -242,16 +248,19 @@ def merged(path: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     others = [name for name in PEERS if name != "fedkin"]
-    parser.add_argument("--quick", action="store_true", help="K=100 and two repeats; writes no files unless asked to")
+    parser.add_argument(
+        "--quick", action="store_true", help="K=100, one or two repeats; writes no files unless asked to"
+    )
     parser.add_argument("--peers", default=",".join(others))
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--clients", help="numbers of clients (default: 100,1000)")
-    parser.add_argument("--repeats", type=int, help="rounds after the warm-up (default: 5 with 100 clients, else 2)")
+    parser.add_argument("--repeats", type=int, help="rounds after the warm-up (default: 5 down to 1 by size)")
     parser.add_argument("--limit", type=float, default=600, help="seconds a peer may take for a round")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where environments and data are kept")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # so that workers are ended, too
     root = Path(__file__).parents[1]
     if not options.quick:
         options.json = options.json or root / "benchmarks" / "peers.json"
@@ -269,7 +278,7 @@ def main() -> None:
             np.savez(data / f"{model}.npz", *fedkin_worker.initial_parameters(model))
         for size in sizes:
             for model in models:
-                repeats = options.repeats or (2 if options.quick or size > 100 else 5)
+                repeats = options.repeats or usual_repeats(model, size, options.quick)
                 record = measure(model, size, pythons, data, repeats, options.limit)
                 record["failed"] |= missing
                 records.append(record)
