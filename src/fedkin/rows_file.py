@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedkin.couplings.sparse import empty
 from fedkin.errors import FedkinError
 
 CHUNK = 2**26
@@ -54,6 +55,41 @@ class RowsFile:
 
     def __repr__(self) -> str:
         return f"RowsFile({self.path}, {self.rows.shape[0]:,} rows of {self.rows.shape[1]:,}, {self.rows.dtype})"
+
+
+class RowMemory:
+    """Where a run keeps the rows (K, B) that its method writes over, and later the clients' models: memory, or files.
+
+    `path` is the file of the rows; the models go to a file beside it, "FILE.models". Without a path: memory.
+    """
+
+    def __init__(self, path: str | Path | None, shape: tuple[int, int], dtype: torch.dtype) -> None:
+        self.shape, self.dtype, self.path = shape, dtype, path
+        self.files = [] if path is None else [RowsFile(path, shape, dtype)]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all rows."""
+        return self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+    def rows(self, values: Tensor) -> Tensor:
+        """Rows with these values, to be written over."""
+        if not self.files:
+            return empty(self.shape, self.dtype).copy_(values)
+        self.files[0].fill(values)
+        return self.files[0].rows
+
+    def models(self) -> Tensor:
+        """Room for the models of all clients."""
+        if not self.files:
+            return empty(self.shape, self.dtype)
+        self.files[1:] = [RowsFile(f"{self.path}.models", self.shape, self.dtype)]
+        return self.files[1].rows
+
+    def release(self) -> None:
+        """Let go of the pages of the files, so that memory holds no more rows than are in use."""
+        for file in self.files:
+            file.release()
 
 
 def slices(rows: Tensor) -> list[slice]:

@@ -19,7 +19,6 @@ from torch import Tensor
 from fedkin import algorithms, checkpoint
 from fedkin.algorithm import Algorithm, Setting, State
 from fedkin.callbacks import Callback, Interrupt
-from fedkin.couplings.sparse import empty
 from fedkin.engines import connect
 from fedkin.engines.clients import Clients, Replies, joined
 from fedkin.errors import FedkinError
@@ -31,7 +30,7 @@ from fedkin.history import History, Record
 from fedkin.models import ModelLike, rows_of
 from fedkin.result import Models, Result
 from fedkin.roster import Roster
-from fedkin.rows_file import RowsFile, slices
+from fedkin.rows_file import RowMemory, slices
 from fedkin.streams import Streams
 
 INFLUENCE_LIMIT = 2000
@@ -117,9 +116,7 @@ class Run:
         )
         algorithm.check(self.setting)
         self.history = History(federation.names)
-        self.rows_file = self._make_rows_file()
-        self.models_file: RowsFile | None = None
-        """Where the clients' final models go when rows live in a file."""
+        self.memory = self._row_memory()
         self.state = self._owning(self._with_influence(algorithm.start(self.setting)))
         self.seconds = self.evaluation_seconds = 0.0
         self.finished = False
@@ -151,36 +148,29 @@ class Run:
             return state
         return state.with_arrays(influence=torch.zeros((n, n), dtype=torch.float64))
 
-    def _make_rows_file(self) -> RowsFile | None:
-        if self.options.rows_file is None:
-            return None
-        if not self.algorithm.in_place:
+    def _row_memory(self) -> RowMemory | None:
+        """Where rows are kept that the method writes over; None where it makes new ones."""
+        path = self.options.rows_file
+        if self.algorithm.in_place:
+            shape = len(self.setting), self.setting.spec.layout.width
+            return RowMemory(path, shape, self.setting.spec.dtype)
+        if path is not None:
             able = ", ".join(sorted(name for name, method in Algorithm.registry.items() if method.in_place))
             raise FedkinError(
                 f"rows_file: {self.algorithm.name} makes new rows in every round; drop it, or use a method that writes "
                 f"over them: {able}"
             )
-        return RowsFile(self.options.rows_file, self._shape(), self.setting.spec.dtype)
-
-    def _shape(self) -> tuple[int, int]:
-        return len(self.setting), self.setting.spec.layout.width
+        return None
 
     def _owning(self, state: State) -> State:
-        """The state with rows in memory of its own, or in the rows file, where the method writes over them."""
-        if not self.algorithm.in_place:
+        """The state with rows in memory of the run's own, where the method writes over them."""
+        if self.memory is None:
             return state
-        if self.rows_file is None:
-            rows = empty(self._shape(), self.setting.spec.dtype).copy_(state.rows)
-        else:
-            self.rows_file.fill(state.rows)
-            rows = self.rows_file.rows
-        return replace(state.with_arrays(rows=rows), in_place=True)
+        return replace(state.with_arrays(rows=self.memory.rows(state.rows)), in_place=True)
 
     def _release(self) -> None:
-        """Let go of the pages of the rows file, so that memory holds no more rows than are in use."""
-        for file in (self.rows_file, self.models_file):
-            if file is not None:
-                file.release()
+        if self.memory is not None:
+            self.memory.release()
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
@@ -219,7 +209,7 @@ class Run:
         self._refuse_divergence(number)
         self._release()
         evaluates = self.options.evaluates(number)
-        if self.rows_file is None and (evaluates or len(self.setting) <= OBSERVE_LIMIT):
+        if self.options.rows_file is None and (evaluates or len(self.setting) <= OBSERVE_LIMIT):
             self.state = self.state.with_log(**self.algorithm.observe(self.state, self.setting))
         self.seconds += time.perf_counter() - started
         record: Record = {"round": number, "participants": len(cohort), "log": dict(self.state.log)}
@@ -278,10 +268,9 @@ class Run:
     def _ask_everyone(self, post: bool, disclose: bool) -> Replies:
         """Evaluate all clients, where their rows take much memory some at a time."""
         question = self.state, self.clients, self.setting, post, self._parts(), disclose
-        clients, width = self._shape()
-        if not (self.algorithm.in_place and clients * width * self.setting.spec.dtype.itemsize > ASK_LIMIT):
+        if self.memory is None or self.memory.size <= ASK_LIMIT:
             return self.algorithm.evaluate(*question)
-        models = self._room_for_models() if post and disclose else self.state.rows
+        models = self.memory.models() if post and disclose else self.state.rows
         parts = []
         for some in slices(self.state.rows):
             replies = self.algorithm.evaluate_some(self.setting.everyone[some], *question)
@@ -290,16 +279,9 @@ class Run:
                 models[torch.from_numpy(replies.ids)] = replies["model"]
             small = {name: value for name, value in replies.arrays.items() if name not in ("rows", "model")}
             parts.append(replace(replies, arrays=small))
-            self._release()
+            self.memory.release()
         replies = joined(parts)
         return replace(replies, arrays={**replies.arrays, "model": models}) if disclose else replies
-
-    def _room_for_models(self) -> Tensor:
-        """Memory for the models of all clients, or beside the rows file another one."""
-        if self.rows_file is None:
-            return empty(self._shape(), self.setting.spec.dtype)
-        self.models_file = RowsFile(f"{self.rows_file.path}.models", self._shape(), self.setting.spec.dtype)
-        return self.models_file.rows
 
     # --- afterwards ---------------------------------------------------------------------------------------------------
 

@@ -238,8 +238,6 @@ def guided_training(shard: Shard, request: Request, rows: Tensor, counters: Tens
         trained, loss = train_guided(shard, ids, rows, settings, t, tap, guides, granularity, counters)
     else:
         trained, loss = train(shard, ids, rows, settings, t, counters=counters)
-    if not shared.get("commit", True):
-        return Trained(trained, loss)
     told: dict[str, Any] = part_features(shard, ids, trained, tap, granularity)
     return Trained(trained, loss, keep={"classifier": trained[:, tap.cut.columns]}, extra=told)
 

@@ -160,6 +160,17 @@ class ClientGraph:
             )
         return self.take([self._positions[name] for name in names])
 
+    def order(self) -> np.ndarray:
+        """An order of the clients in which neighbours are near each other (reverse Cuthill–McKee), shape (K,).
+
+        `federation.take(order)` and `graph.take(order)` give the same results faster where rows of neighbours then meet in
+        the processor's cache.
+
+        >>> ClientGraph([[0, 0, 1], [0, 0, 1], [1, 1, 0]]).order().tolist()
+        [1, 2, 0]
+        """
+        return sp.csgraph.reverse_cuthill_mckee(sp.csr_matrix(self.adjacency), symmetric_mode=True).astype(np.int64)
+
     # ---- spectrum ----------------------------------------------------------------------------------------------------
 
     def eigen(self) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ private columns, private counters, evaluation after training, and leaving no tra
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedkin.errors import unknown
 from fedkin.graphs.statistics import moments, noisy_moments
+from fedkin.local import ahead
 from fedkin.local.mail import Mail
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
@@ -116,6 +117,9 @@ class Trained:
     """More for the server: name → (k, …)."""
 
 
+ASIDE = ("commit", "evaluate", "disclose")
+"""What a question asks besides training."""
+
 TrainingTask = Callable[[Shard, Request, Tensor, Tensor], Trained]
 
 
@@ -127,6 +131,7 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
       commit     False: leave the client's private state as it was (the run looks ahead to evaluate *post*);
       evaluate   parts ("validation", "test") to evaluate the client's model on after training;
       disclose   True: give back the client's whole model as "model" (to save it where it was asked for).
+    The function itself does not see the last three: what it trains is the same whatever else is asked.
     The reply holds "rows" (shared columns), "loss", "moved" = ‖Δ parameters‖ and what `evaluate` and `extra` add.
     """
 
@@ -134,7 +139,12 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
         def task(shard: Shard, request: Request) -> dict[str, Tensor]:
             rows = compose_rows(shard, request)
             counters = shard.private("counters", shard.spec.initial_counters)[request.ids].clone()
-            trained = function(shard, request, rows, counters)
+            question = replace(request, shared={k: v for k, v in request.shared.items() if k not in ASIDE})
+            known = ahead.recall(shard, name, question)
+            if known is None:
+                trained = function(shard, question, rows, counters)
+            else:
+                trained, counters = known
             n = shard.spec.layout.n_parameters
             way = trained.rows - (rows if trained.start is None else trained.start)
             reply = {"loss": trained.loss, "moved": way[:, :n].norm(dim=1).double(), **trained.extra}
@@ -149,6 +159,8 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
                 if private is not None:
                     own["private"] = trained.rows[:, private]
                 _commit(shard, request.ids, own, sound=_finite(trained.rows, *own.values()))
+            else:
+                ahead.remember(shard, name, question, trained, counters)
             reply["rows"] = trained.rows if private is None else trained.rows[:, ~private]
             return reply
 
