@@ -1,9 +1,13 @@
 """Cost of coupling many clients, as a ratio to a plain copy of the stacked rows, all measured in one run.
 
-    python benchmarks/coupling.py [--quick] [--json FILE]
+    python benchmarks/coupling.py [--quick] [--json FILE] [--plot FILE]
 
-* Laplacian step (FedU): K=100,000 clients, average degree 10, B=1,000 float32; and K=1,000,000 with B=100.
+* Laplacian step (FedU): K=100,000 clients, average degree 10, B=1,000 float32; and K=1,000,000 with B=100. "Into the old
+  rows" is what a round of all clients does; the graph "ordered" is "nearby" with its clients in the order of
+  `ClientGraph.order`.
 * Soft filter (FedPnP) with uneven client sizes (conjugate gradient): the same graphs, cost per Laplacian product used.
+* Dense filter (up to 3,000 clients): against one matrix product of the same shape.
+* Influence: the share of a round of FedU, all clients taking part, that goes into the K×K matrix of who shaped whom.
 
 The plain copy writes into memory that is already there (`copy_`); `clone` also pays for fresh memory, as a coupling that
 returns a new tensor must. Repeats are interleaved and the median is reported, so that a busy machine disturbs all alike.
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,6 +62,53 @@ def products(graph_filter: GraphFilter, rows: torch.Tensor) -> float:
     return calls[0] / rows.shape[1]
 
 
+INTO = "… into the old rows"
+
+
+def ordered_graph(clients: int, degree: int, seed: int = 0) -> ClientGraph:
+    """The same places, numbered so that neighbours are near each other."""
+    graph = nearby_graph(clients, degree, seed)
+    return graph.take(graph.order())
+
+
+def dense_filter(clients: int, columns: int, repeats: int) -> dict[str, object]:
+    """FedPnP's soft filter as one K×K matrix, and the bare product."""
+    sizes = np.random.default_rng(1).integers(50, 1_000, clients)
+    graph_filter = GraphFilter(nearby_graph(clients, 10), "soft", 0.1, sizes)
+    rows = torch.randn(clients, columns, generator=torch.Generator().manual_seed(0))
+    matrix = torch.from_numpy(graph_filter.matrix()).float()
+    seconds = timing.medians({"filter": lambda: graph_filter.apply(rows), "gemm": lambda: matrix @ rows}, repeats)
+    return {"clients": clients, "columns": columns, **seconds, "ratio": seconds["filter"] / seconds["gemm"]}
+
+
+def influence_share(clients: int, model: str, rounds: int) -> dict[str, object]:
+    """Median seconds of a round and of keeping the influence matrix in it; 784 features, 20 samples per client."""
+    from fedkin import Federation, algorithm, train
+    from fedkin.algorithms import FedU, fedu
+
+    rng = np.random.default_rng(0)
+    data = {f"c{k}": (rng.standard_normal((25, 784), dtype=np.float32), np.arange(25) % 10) for k in range(clients)}
+    federation, spent = Federation.from_arrays(data, test_fraction=0.2), []
+
+    def timed(*args: object) -> algorithm.State:
+        start = time.perf_counter()
+        try:
+            return algorithm.follow_influence(*args)  # type: ignore[arg-type]
+        finally:
+            spent.append(time.perf_counter() - start)
+
+    graph = nearby_graph(clients, 10)
+    fedu.follow_influence = timed  # type: ignore[assignment]
+    try:
+        options = {"rounds": rounds, "eval_every": rounds, "influence": True}
+        result = train(federation, model, FedU(eta=0.01), ClientGraph(graph.adjacency, federation.names), **options)
+    finally:
+        fedu.follow_influence = algorithm.follow_influence
+    whole = np.diff([record["seconds"] for record in result.history])
+    share = float(np.median(spent[1:]) / np.median(whole))
+    return {"clients": clients, "model": model, "round": float(np.median(whole)), "influence": share}
+
+
 def measure(name: str, graph: ClientGraph, columns: int, repeats: int, soft: float | None) -> list[dict[str, object]]:
     rows = torch.randn(len(graph), columns, generator=torch.Generator().manual_seed(0))
     target = torch.zeros_like(rows)
@@ -65,9 +117,9 @@ def measure(name: str, graph: ClientGraph, columns: int, repeats: int, soft: flo
         "copy": lambda: target.copy_(rows),
         "clone": rows.clone,
         "Laplacian step": lambda: step.apply(rows),
-        "Laplacian step, out=": lambda: step.apply(rows, out=target),
+        INTO: lambda: step.apply(rows, out=target),
     }
-    used = {"copy": 0.0, "clone": 0.0, "Laplacian step": 1.0, "Laplacian step, out=": 1.0}
+    used = {"copy": 0.0, "clone": 0.0, "Laplacian step": 1.0, INTO: 1.0}
     if soft is not None:
         label = f"soft filter β={soft:g}"
         sizes = np.random.default_rng(1).integers(50, 1_000, len(graph))
@@ -92,18 +144,41 @@ def measure(name: str, graph: ClientGraph, columns: int, repeats: int, soft: flo
     ]
 
 
+def draw(path: Path, records: list[dict[str, object]]) -> None:
+    """Bars: copies per operation, a group per graph and size, and the goal of five."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    ax = figure.subplots()
+    groups = list(dict.fromkeys((r["graph"], r["clients"], r["columns"]) for r in records))
+    ratio = {(r["graph"], r["clients"], r["columns"], r["operation"]): r["ratio"] for r in records}
+    for place, operation in enumerate(("clone", "Laplacian step", INTO)):
+        heights = [ratio[(*group, operation)] for group in groups]
+        ax.bar(np.arange(len(groups)) + 0.27 * (place - 1), heights, 0.25, label=operation)
+    ax.axhline(5, color="grey", linewidth=1, linestyle="--")
+    ax.set_xticks(range(len(groups)), [f"{g}\n{k:,} × {b:,}" for g, k, b in groups], fontsize=8)
+    ax.set(ylabel="÷ copy of the rows", title="Coupling many clients, average degree 10")
+    ax.legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the clients, fewer repeats")
     parser.add_argument(
         "--json", type=Path, default=Path("benchmarks/coupling.json"), help="where to write the numbers"
     )
+    parser.add_argument("--plot", type=Path, default=Path("docs/images/coupling.png"), help="where to draw them")
     options = parser.parse_args()
-    many, repeats = (10_000, 3) if options.quick else (100_000, 5)
-    records = []
-    for name, make in (("random", random_graph), ("nearby", nearby_graph)):
-        records += measure(name, make(many, 10), 1_000, repeats, soft=0.005)
+    many, repeats = (10_000, 2) if options.quick else (100_000, 5)
+    filtered = ("nearby",) if options.quick else ("random", "nearby")
+    records: list[dict[str, object]] = []
+    for name, make in (("random", random_graph), ("nearby", nearby_graph), ("ordered", ordered_graph)):
+        records += measure(name, make(many, 10), 1_000, repeats, soft=0.005 if name in filtered else None)
         records += measure(name, make(10 * many, 10), 100, repeats, soft=None)
+    dense = [dense_filter(clients, 10_000, repeats) for clients in ((300,) if options.quick else (300, 3_000))]
+    shares = [influence_share(k, "mlr", 12) for k in ((100, 1_000) if options.quick else (100, 1_000, 2_000))]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
         f"{'graph':8}{'clients':>10}{'columns':>9}  {'operation':24}{'ms':>9}{'÷ copy':>9}{'products':>10}{'÷ product':>11}"
@@ -114,8 +189,15 @@ def main() -> None:
             f"{1000 * record['seconds']:>9.1f}{record['ratio']:>9.2f}{record['products']:>10.1f}"  # type: ignore[operator]
             f"{record['ratio_per_product']:>11.2f}"
         )
+    for found in dense:
+        print(
+            f"dense filter, {found['clients']:,} clients, {found['columns']:,} columns: {found['ratio']:.2f} products"
+        )
+    for found in shares:
+        print(f"influence, {found['clients']:,} clients, {found['model']}: {found['influence']:.1%} of a round")
     print(f"peak memory {peak:.1f} GiB, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    timing.write(options.json, records, peak_gib=peak)
+    timing.write(options.json, records, peak_gib=peak, dense=dense, influence=shares)
+    draw(options.plot, records)
 
 
 if __name__ == "__main__":
