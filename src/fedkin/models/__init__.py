@@ -1,6 +1,7 @@
 """Networks, and the way between modules and rows."""
 
 from fedkin.models.layout import Layout, Slot, rows_of
+from fedkin.models.mobilenet import mobilenet_v2
 from fedkin.models.networks import NETWORKS, build, network
 from fedkin.models.sequence import gru_forecaster, lstm_text
 from fedkin.models.spec import ModelLike, ModelSpec
@@ -14,6 +15,7 @@ __all__ = [
     "build",
     "gru_forecaster",
     "lstm_text",
+    "mobilenet_v2",
     "network",
     "rows_of",
 ]
