@@ -91,6 +91,43 @@ def test_other_code_means_other_cells_unless_told(
     assert kept.summary()["older_code"] == 2
 
 
+def test_a_cell_of_another_table_is_the_same_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another name of the column, another scale, another table: what counts are the settings, the seed and the code."""
+    made = {
+        "own.table": tables.parse("own.table", TABLE),
+        "own.figure": tables.parse("own.figure", TABLE.replace("columns.a]", "columns.b]").replace("{ a =", "{ b =")),
+    }
+    for module in (tables, reproduce, page):
+        monkeypatch.setattr(module, "get", made.__getitem__)
+    monkeypatch.setattr(page, "names", lambda: list(made))
+    reproduce.run(reproduce.plan("own.table", "desk", tmp_path, rows=["fedavg"]), jobs=1)
+    found = reproduce.plan("own.figure", "smoke", tmp_path)
+    assert [cell.row for cell in found.todo] == ["local"]
+    assert len(found.kept) == 1
+    summary = {line["row"]: line for line in found.summary()["cells"]}
+    assert summary["fedavg"]["pre"] is not None
+    assert summary["local"]["pre"] is None
+    nothing_left = reproduce.plan("own.figure", "desk", tmp_path, rows=["fedavg", "fedavgft"])
+    assert nothing_left.todo == ()
+    assert reproduce.run(nothing_left, jobs=1)  # nothing to compute, and a summary to write
+    assert "## Digits" in "\n".join(part for plan in page.kept(tmp_path) for part in page.section(plan, tmp_path))
+    assert [plan.table.name for plan in page.kept(tmp_path)] == ["own.table", "own.figure"]
+    assert reproduce.plan("own.figure", "desk", tmp_path, seeds=2, rows=["fedavg"]).todo[0].seed == 1
+
+
+def test_a_cell_of_the_code_at_hand_is_preferred(table: tables.Table, tmp_path: Path) -> None:
+    cell = reproduce.plan("own.table", "desk", tmp_path).todo[0]
+    for place, version in ((cell.path, "old"), (tmp_path / "other" / "paper" / cell.path.name, cell.code)):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps({"code": version}))
+    assert cell.read() == {"code": cell.code}
+    place.write_text(json.dumps({"code": "older"}))
+    assert cell.read() == {"code": "old"}
+    place.write_text("{")  # half a file is no cell
+    cell.path.unlink()
+    assert cell.read() is None
+
+
 def test_a_stopped_cell_goes_on_and_ends_with_the_same_numbers(table: tables.Table, tmp_path: Path) -> None:
     whole = reproduce.plan("own.table", "desk", tmp_path / "whole").todo[1]
     parts = reproduce.plan("own.table", "desk", tmp_path / "parts").todo[1]

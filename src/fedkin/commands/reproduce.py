@@ -103,12 +103,12 @@ def _run(plan: Plan, jobs: int | None) -> bool:
 
     for what, reason in plan.missing.items():
         print(f"left out {what}: {reason}", file=sys.stderr)
-    kept = len({cell.path for cell in plan.cells if cell.path.exists()} - {cell.path for cell in plan.todo})
+    kept = len(plan.kept - {cell.path for cell in plan.todo})
     reduced = plan.table.scale(plan.scale).says or "as published"
     side = min(cores() if jobs is None else jobs, max(1, len(plan.todo)))
     print(
         f"{plan.table.name} at {plan.scale} scale ({reduced}): {len(plan.todo)} cells to compute, {side} side by side; "
-        f"{kept} kept in {plan.folder}",
+        f"{kept} kept in {plan.folder.parent.parent}",
         file=sys.stderr,
     )
     with Progress(plan) as progress:

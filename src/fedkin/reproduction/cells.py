@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,14 +71,20 @@ class Cell:
     def read(self) -> Record | None:
         """The finished cell, or None; `record["code"]` says by which version of the code.
 
-        Another scale with the same settings has the same cell.
+        Other scales and other tables of the same results hold the same cell where the settings are the same. One of the
+        code at hand is preferred, then the cell's own file.
         """
-        for path in (self.path, *sorted(self.folder.parent.glob(f"*/{self.path.name}"))):
+        elsewhere = self.folder.parent.parent.glob(f"*/*/*.{self.seed}.{self.key}.json")
+        older: Record | None = None
+        for path in chain([self.path], sorted(elsewhere)):
             try:
-                return dict(json.loads(path.read_text()))
+                found = dict(json.loads(path.read_text()))
             except (OSError, ValueError):
                 continue
-        return None
+            if found["code"] == self.code:
+                return found
+            older = older or found
+        return older
 
 
 def cells_of(table: Table, scale: str, folder: Path, seeds: int | None = None) -> list[Cell]:

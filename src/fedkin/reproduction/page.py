@@ -39,7 +39,7 @@ def kept(results: Path) -> Iterator[Plan]:
         for scale in ("paper", "desk"):
             if any((results / name / scale).glob("*.json")):
                 chosen = plan(name, scale, results, seeds=_seeds(results / name / scale))
-                if chosen.begun:
+                if chosen.kept:
                     yield chosen
 
 

@@ -44,8 +44,9 @@ class Plan:
         return found
 
     @property
-    def begun(self) -> bool:
-        return any(cell.path.exists() for cell in self.cells)
+    def kept(self) -> set[Path]:
+        """The files of the cells that have numbers already, of whatever code, here or in another table."""
+        return {cell.path for cell in self.cells if cell.read() is not None}
 
 
 def plan(
@@ -141,7 +142,7 @@ def cores() -> int:
 
 def run(chosen: Plan, jobs: int | None = None, tell: pool.Tell = lambda cell, kind, detail: None) -> bool:
     """Compute what is to do; False if interrupted. Everything finished is on disk, the rest goes on next time."""
-    if not chosen.todo and not chosen.begun:
+    if not chosen.todo and not chosen.kept:
         reasons = "; ".join(dict.fromkeys(chosen.missing.values()))
         raise FedkinError(f"{chosen.table.name}: nothing can be run here: {reasons}")
     done = pool.run(chosen.todo, cores() if jobs is None else jobs, tell)
