@@ -113,6 +113,24 @@ def test_a_cell_of_another_table_is_the_same_cell(tmp_path: Path, monkeypatch: p
     assert "## Digits" in "\n".join(part for plan in page.kept(tmp_path) for part in page.section(plan, tmp_path))
     assert [plan.table.name for plan in page.kept(tmp_path)] == ["own.table", "own.figure"]
     assert reproduce.plan("own.figure", "desk", tmp_path, seeds=2, rows=["fedavg"]).todo[0].seed == 1
+    names = ["own.table", "own.figure", "--rows", "local", "--jobs", "1", "--out", str(tmp_path / "anew")]
+    said = CliRunner().invoke(app, ["reproduce", *names]).stderr
+    assert "own.table at desk scale (1 seed): 1 cells to compute" in said
+    assert "own.figure at desk scale (1 seed): 0 cells to compute, 1 side by side; 1 kept" in said
+
+
+def test_columns_with_the_same_settings_are_computed_once(
+    table: tables.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twice = TABLE.replace(
+        "[rows.local]", '[columns.b]\ntitle = "B"\ndata = { clients = 4, name = "digits" }\nmodel = "mlr"\n[rows.local]'
+    )
+    monkeypatch.setattr(reproduce, "get", lambda name: tables.parse("own.table", twice))
+    plan = reproduce.plan("own.table", "desk", tmp_path)
+    assert [(cell.row, cell.column) for cell in plan.todo] == [("local", "a"), ("fedavg", "a")]
+    reproduce.run(plan, jobs=1)
+    numbers = {(line["row"], line["column"]): line["post"] for line in plan.summary()["cells"]}
+    assert numbers["local", "a"] == numbers["local", "b"] is not None
 
 
 def test_a_cell_of_the_code_at_hand_is_preferred(table: tables.Table, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ check = "ours > fedavgft"
 def record(pre: float, post: float, **more: object) -> Record:
     clients = {"std": 0.1, "best5": 1.0}
     found: Record = {"pre": {"mean": pre, **clients}, "post": {"mean": post, **clients}}
-    return found | {"file": f"{pre}{post}", "current": True, "seconds": 2.0, "versions": {}, **more}
+    return found | {"key": f"{pre}{post}", "current": True, "seconds": 2.0, "versions": {}, **more}
 
 
 def measured(scale: str = "desk", **records: list[Record]) -> Measured:
@@ -127,7 +127,7 @@ def test_fine_tuning_is_always_tested_after_training() -> None:
 
 
 def test_a_run_that_broke_off_says_so_and_smoke_is_no_comparison() -> None:
-    broken = {"failed": "diverged", "file": "x", "current": True, "seconds": 1.0, "versions": {}}
+    broken = {"failed": "diverged", "key": "x", "current": True, "seconds": 1.0, "versions": {}}
     found = summarise(measured(ours_a=[broken]))
     assert next(c["verdict"] for c in found["cells"] if c["row"] == "ours") == "broke off: diverged"
     smoke = TABLE.replace("[scales.desk]", "[scales.smoke]")

@@ -71,11 +71,17 @@ def reproduce(
     if not tables:
         write_listing(out, json)
         return
-    chosen = [_plan(name, scale, out, rows, columns, seeds, any_code) for name in tables]
+
+    def plan_of(name: str) -> Plan:
+        return _plan(name, scale, out, rows, columns, seeds, any_code)
+
+    chosen = [plan_of(name) for name in tables]  # every fault is told before anything is computed
     done = True
     if not show:
-        for plan in chosen:
-            done = done and _run(plan, jobs)
+        for name in tables:
+            done = done and _run(
+                plan_of(name), jobs
+            )  # planned anew: the tables before may have computed some of its cells
     summaries = [plan.summary() for plan in chosen]
     for plan, summary in zip(chosen, summaries):
         print_summary(plan, summary)
@@ -103,7 +109,7 @@ def _run(plan: Plan, jobs: int | None) -> bool:
 
     for what, reason in plan.missing.items():
         print(f"left out {what}: {reason}", file=sys.stderr)
-    kept = len(plan.kept - {cell.path for cell in plan.todo})
+    kept = len(plan.kept - {cell.key for cell in plan.todo})
     reduced = plan.table.scale(plan.scale).says or "as published"
     side = min(cores() if jobs is None else jobs, max(1, len(plan.todo)))
     print(

@@ -66,7 +66,7 @@ def _seconds(table: Table, scale: str) -> float | None:
         return None
     absent = missing(table, scale)
     cells = {
-        cell.path: cell
+        cell.key: cell
         for cell in cells_of(table, scale, Path(), seeds=1)
         if cell.row not in absent and cell.column not in absent
     }

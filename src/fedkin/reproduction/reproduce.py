@@ -44,9 +44,9 @@ class Plan:
         return found
 
     @property
-    def kept(self) -> set[Path]:
-        """The files of the cells that have numbers already, of whatever code, here or in another table."""
-        return {cell.path for cell in self.cells if cell.read() is not None}
+    def kept(self) -> set[str]:
+        """The keys of the cells that have numbers already, of whatever code, here or in another table."""
+        return {cell.key for cell in self.cells if cell.read() is not None}
 
 
 def plan(
@@ -71,11 +71,11 @@ def plan(
     for entry in columns or ():
         if entry in absent:
             raise FedkinError(f"{name}, {entry}: {absent[entry]}")
-    todo: dict[Path, Cell] = {}
+    todo: dict[str, Cell] = {}
     for cell in every:
         asked = (rows is None or cell.row in rows) and (columns is None or cell.column in columns)
         if asked and cell.column not in absent and cell.row not in absent and not _kept(cell, any_code):
-            todo.setdefault(cell.path, cell)
+            todo.setdefault(cell.key, cell)
     return Plan(table, scale, folder, tuple(every), absent, tuple(todo.values()))
 
 

@@ -27,7 +27,7 @@ class Measured:
         for cell in cells:
             record = cell.read()
             if record is not None:
-                record |= {"current": record["code"] == cell.code, "file": cell.path.name}
+                record |= {"current": record["code"] == cell.code, "key": cell.key}
                 records.setdefault((cell.row, cell.column), []).append(record)
         return cls(table, scale, records)
 
@@ -97,7 +97,7 @@ def summarise(measured: Measured, missing: Mapping[str, str] | None = None) -> d
         for row, column in table.places("paper")
         for place, statistic in enumerate(table.statistics)
     ]
-    records = list({record["file"]: record for group in measured.records.values() for record in group}.values())
+    records = list({record["key"]: record for group in measured.records.values() for record in group}.values())
     settings = table.scale(scale)
     return {
         "name": table.name,
