@@ -1,13 +1,14 @@
 """What a default run spends beside its rounds: evaluation, checkpoints, logging.
 
-    python benchmarks/hidden_costs.py [--quick] [--json FILE]
+    python benchmarks/hidden_costs.py [--quick] [--json FILE] [--plot FILE]
 
-Default settings (50 rounds, ten evaluations, checkpoints when evaluating, a folder to write to, no progress bar), on the
+Default settings (50 rounds, tests and checkpoints at the default cadence, a folder to write to, no progress bar), on the
 digits of the demo and on data of the size of MNIST (100 clients with 600 training samples of 784 features each). "post" is
-what evaluating *after local training* costs: one training of all clients. When all take part the next round need not train
-again (fedkin/local/ahead.py), which is "saved". "observing" is what the method computes for its log, influence included;
-"records" the rest of the loop: who takes part, the check for divergence, the history. All are shares of the rounds alone (50
-times the median round); "together" is what the whole loop takes beyond them.
+what testing *after local training* costs: one training of all clients. When all take part the next round need not train
+again (fedkin/local/ahead.py), which is "saved". "log" is what the method computes for its log, influence included;
+"loop" the rest: who takes part, the check for divergence, the history. All are shares of the rounds alone (50 times the
+median round); "together" is what the whole loop takes beyond them. "end" is not part of it: after the last round every
+client makes the models it could deploy, received and locally trained, tests them, and all is saved.
 
 Times are processor time in one thread, which others on the machine disturb least; checkpoints, which wait for the disk, are
 measured by the clock.
@@ -29,7 +30,7 @@ import timing
 import torch
 
 from fedkin import Federation, algorithm, data, train
-from fedkin.algorithms import fedu
+from fedkin.algorithms import fedpnp, fedu
 from fedkin.run import Run
 
 
@@ -55,20 +56,23 @@ def watched(spent: dict[str, list[float]]) -> Iterator[None]:
                 return function(*args, **options)
             finally:
                 whole = time.process_time() - start
-                part = name(*args)
-                spent[part].append(time.perf_counter() - clock if part == "checkpoints" else whole - inner[0])
+                part = name(*args, **options)
+                spent[part].append(
+                    time.perf_counter() - clock if function.__name__ == "save_checkpoint" else whole - inner[0]
+                )
                 inner[0] = outer + whole
 
         return call
 
     places: list[tuple[Any, str, Callable[..., str]]] = [
-        (Run, "_one_round", lambda *_: "records"),
-        (Run, "save_checkpoint", lambda *_: "checkpoints"),
-        (Run, "_ask_everyone", lambda run, post, *_: "evaluation, post" if post else "evaluation, pre"),
+        (Run, "_one_round", lambda *_: "loop"),
+        (Run, "save_checkpoint", lambda run: "end" if run.state.round == run.options.rounds else "checkpoints"),
+        (Run, "_ask_everyone", lambda run, post, disclose: "end" if disclose else ("post" if post else "pre")),
         (algorithm.Algorithm, "round", lambda *_: "rounds"),
-        (fedu.FedU, "observe", lambda *_: "observing"),
-        (algorithm, "follow_influence", lambda *_: "observing"),
-        (fedu, "follow_influence", lambda *_: "observing"),
+        (fedu, "total_variation", lambda *_: "log"),
+        (fedpnp, "total_variation", lambda *_: "log"),
+        (algorithm, "follow_influence", lambda *_: "log"),
+        (fedu, "follow_influence", lambda *_: "log"),
         (Run, "_result", lambda *_: "result"),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
@@ -81,18 +85,18 @@ def watched(spent: dict[str, list[float]]) -> Iterator[None]:
             setattr(owner, name, function)
 
 
-PARTS = ("evaluation, pre", "evaluation, post", "checkpoints", "observing", "records")
+PARTS = ("pre", "post", "checkpoints", "log", "loop")
 
 
 def measure(title: str, federation: Federation, model: str, method: str, **options: Any) -> dict[str, Any]:
     spent: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder, watched(spent):
-        graph = "knn:5" if method == "fedu" else None
+        graph = None if method == "fedavg" else "knn:5"
         train(federation, model, method, graph, out=Path(folder) / "run", workers=1, **options)
     rounds = spent["rounds"]
     alone = float(np.median(rounds)) * len(rounds)
     shares = {part: sum(spent[part]) / alone for part in PARTS}
-    saved = sum(rounds) / alone - 1 if len(spent["evaluation, post"]) > 1 else 0.0
+    saved = sum(rounds) / alone - 1 if spent["post"] else 0.0
     return {
         "run": title,
         "method": method,
@@ -101,6 +105,7 @@ def measure(title: str, federation: Federation, model: str, method: str, **optio
         **shares,
         "saved": saved,
         "together": sum(shares.values()) + saved,
+        "end": sum(spent["end"]) / alone,
     }
 
 
@@ -116,14 +121,14 @@ def main() -> None:
     records = []
     train(digits, "mlp", "fedavg", rounds=1)  # what is only paid once
     for title, federation in (("digits", digits), (f"{clients} × {samples} × 784", images)):
-        for method in ("fedavg", "fedu"):
+        for method in ("fedavg", "fedu", "fedpnp"):
             for share in (1.0, 0.1):
                 name = f"{title}, {'all' if share == 1 else 'a tenth'}"
                 records.append(measure(name, federation, "mlp", method, fraction=share))
-    columns = (*PARTS, "saved", "together")
-    print(f"{'run':26}{'method':8}{'round ms':>9}" + "".join(f"{part:>{max(10, len(part) + 2)}}" for part in columns))
+    columns = (*PARTS, "saved", "together", "end")
+    print(f"{'run':26}{'method':8}{'round ms':>9}" + "".join(f"{part:>{len(part) + 5}}" for part in columns))
     for r in records:
-        shares = "".join(f"{r[part]:>{max(10, len(part) + 2)}.1%}" for part in columns)
+        shares = "".join(f"{r[part]:>{len(part) + 5}.1%}" for part in columns)
         print(f"{r['run']:26}{r['method']:8}{1000 * r['round_seconds']:>9.1f}{shares}")
     timing.write(options.json, records)
 

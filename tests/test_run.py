@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,12 @@ from torch import nn
 
 import fedkin
 from fedkin import ClientGraph, Federation, FedkinError, checkpoint
+from fedkin.algorithm import State
 from fedkin.algorithms import FedAvg, FedBN, FedProx, Local
+from fedkin.cadence import rounds_between_tests
 from fedkin.callbacks import Callback, CsvHistory, EarlyStop, TensorBoard
 from fedkin.local.tasks import TASKS
-from fedkin.run import Run, make_options
+from fedkin.run import Run
 
 
 @pytest.fixture
@@ -296,10 +299,46 @@ def test_bad_settings_are_refused_before_training(federation: Federation, option
     assert "\n" not in str(problem.value)
 
 
-def test_evaluation_cadence() -> None:
-    options = make_options(rounds=95)
-    assert [t for t in range(1, 96) if options.evaluates(t)] == [10, 20, 30, 40, 50, 60, 70, 80, 90, 95]
-    assert make_options(rounds=3, eval_every=2).evaluates(3)
+def rounds_tested(federation: Federation, **options: Any) -> list[int]:
+    history = fedkin.train(federation, "mlr", FedAvg(), **options).history
+    return [record["round"] for record in history if "pre" in record]
+
+
+def test_evaluation_cadence(federation: Federation) -> None:
+    assert rounds_tested(federation, rounds=25) == [3, 6, 9, 12, 15, 18, 21, 24, 25]
+    assert rounds_tested(federation, rounds=3, eval_every=2) == [2, 3]
+
+
+def test_few_who_train_are_tested_less_often(federation: Federation) -> None:
+    clients, trained = len(federation), federation.train.sizes.sum()
+    tested = federation.test.sizes.sum() + federation.validation.sizes.sum()
+    rounds = rounds_tested(federation, rounds=60, cohort=1)
+    assert rounds[-1] == 60
+    assert rounds[0] == rounds_between_tests(60, 1 / clients, tested, trained) > 6
+    assert (60 // rounds[0]) * tested <= 0.05 * 3 * 60 * trained / clients
+
+
+def test_a_checkpoint_waits_until_the_last_one_is_paid_for(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that moves 2 s per round, and a disk that takes 0.25 s: 12.5 s apart, after 5 s to begin with."""
+    now, saved = [0.0], []
+    monkeypatch.setattr("fedkin.cadence.time", SimpleNamespace(monotonic=lambda: now[0]))
+    save = checkpoint.save
+
+    def slow(directory: Path, state: State, *rest: Any) -> Path:
+        now[0] += 0.25
+        saved.append(state.round)
+        return save(directory, state, *rest)
+
+    monkeypatch.setattr("fedkin.run.checkpoint.save", slow)
+
+    class Clock(Callback):
+        def on_round(self, run: Run, record: Any) -> None:
+            now[0] += 2
+
+    fedkin.train(federation, "mlr", FedAvg(), rounds=20, out=tmp_path / "a", callbacks=[Clock()])
+    assert saved == [4, 11, 18, 20]
 
 
 def test_history_file_is_one_json_object_per_line(federation: Federation, tmp_path: Path) -> None:

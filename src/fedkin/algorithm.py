@@ -74,6 +74,8 @@ class State:
     """Whether a round may write over these rows: a run has no use for the state before the round (`Algorithm.in_place`)."""
     changed: np.ndarray | None = None
     """The rows that the last round changed; None: any of them."""
+    watched: bool = True
+    """Whether the round to come is evaluated: what costs much to compute for the log is logged by such rounds only."""
 
     @property
     def rows(self) -> Tensor:
@@ -169,10 +171,6 @@ class Algorithm(Sgd):
         """The state before the first round: every client has the common initial weights."""
         row = setting.spec.initial_row(setting.streams)
         return State(0, {"rows": row.expand(len(setting), -1)})
-
-    def observe(self, state: State, setting: Setting) -> Mapping[str, Any]:
-        """More for the log of a round, dear to compute: asked for after every round, with many clients when evaluating."""
-        return {}
 
     def cohort(self, round: int, size: int, setting: Setting) -> np.ndarray:
         """Who takes part in round t = 1, 2, …: `size` clients, uniformly (each client draws a number, the lowest go)."""

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedkin import algorithms, checkpoint
 from fedkin.algorithm import Algorithm, Setting, State
+from fedkin.cadence import Saves, rounds_between_tests
 from fedkin.callbacks import Callback, Interrupt
 from fedkin.engines import connect
 from fedkin.engines.clients import Clients, Replies, joined
@@ -36,9 +37,6 @@ from fedkin.streams import Streams
 INFLUENCE_LIMIT = 2000
 """Above this many clients the K×K influence matrix is kept only on request."""
 
-OBSERVE_LIMIT = 10_000
-"""Above this many clients a method observes its state (`Algorithm.observe`) in evaluated rounds only."""
-
 ASK_LIMIT = 2**28
 """Rows of more bytes than this are evaluated some clients at a time, by methods that write over rows in place."""
 
@@ -52,7 +50,11 @@ class Options(BaseModel):
     seed: int = Field(0, ge=0, description="seed of all random streams")
     fraction: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round")
     cohort: int | None = Field(None, ge=1, description="how many clients take part, instead of a share")
-    eval_every: int | None = Field(None, ge=1, description="evaluate every so many rounds (default: ten times a run)")
+    eval_every: int | None = Field(
+        None,
+        ge=1,
+        description="evaluate every so many rounds (default: ten times a run, less often where few take part)",
+    )
     post: Literal["auto", "always", "last"] = Field(
         "auto",
         description="when to evaluate after local training too: auto = always under full participation, else last",
@@ -64,7 +66,9 @@ class Options(BaseModel):
         None, description="options of the engine: address, timeout, start_timeout of ray"
     )
     workers: int | None = Field(None, ge=1, description="worker threads, or Ray actors (default: one per core)")
-    checkpoint_every: int | None = Field(None, ge=1, description="save every so many rounds (default: when evaluating)")
+    checkpoint_every: int | None = Field(
+        None, ge=1, description="save every so many rounds (default: as often as takes a fiftieth of the time)"
+    )
     influence: bool | None = Field(None, description="track who shaped whom (default: up to 2,000 clients)")
     rows_file: str | None = Field(
         None, description="keep the server's rows in this file instead of memory (fedu): they may exceed it"
@@ -74,15 +78,6 @@ class Options(BaseModel):
         if self.cohort is not None:
             return min(self.cohort, clients)
         return max(1, round(self.fraction * clients))
-
-    def evaluates(self, round: int) -> bool:
-        every = self.eval_every or max(1, -(-self.rounds // 10))
-        return round % every == 0 or round == self.rounds
-
-    def saves(self, round: int) -> bool:
-        if self.checkpoint_every is None:
-            return self.evaluates(round)
-        return round % self.checkpoint_every == 0 or round == self.rounds
 
 
 class Run:
@@ -119,6 +114,13 @@ class Run:
         self.memory = self._row_memory()
         self.state = self._owning(self._with_influence(algorithm.start(self.setting)))
         self.seconds = self.evaluation_seconds = 0.0
+        self.eval_every = options.eval_every or rounds_between_tests(
+            options.rounds,
+            taking_part=options.cohort_size(len(federation)) / len(federation),
+            tested=int(federation.test.sizes.sum() + federation.validation.sizes.sum()),
+            trained=int(federation.train.sizes.sum()),
+        )
+        self.saves = Saves()
         self.finished = False
         self.final: dict[str, Replies] = {}
         """The last evaluation with the clients' whole models, "pre" and "post"."""
@@ -205,12 +207,11 @@ class Run:
         started = time.perf_counter()
         number = self.state.round + 1
         cohort = self.algorithm.cohort(number, self.options.cohort_size(len(self.setting)), self.setting)
-        self.state = self.algorithm.round(self.state, self.clients, cohort, self.setting)
+        evaluates = self._evaluates(number)
+        state = replace(self.state, watched=evaluates and self.options.rows_file is None)
+        self.state = self.algorithm.round(state, self.clients, cohort, self.setting)
         self._refuse_divergence(number)
         self._release()
-        evaluates = self.options.evaluates(number)
-        if self.options.rows_file is None and (evaluates or len(self.setting) <= OBSERVE_LIMIT):
-            self.state = self.state.with_log(**self.algorithm.observe(self.state, self.setting))
         self.seconds += time.perf_counter() - started
         record: Record = {"round": number, "participants": len(cohort), "log": dict(self.state.log)}
         if evaluates:
@@ -222,9 +223,16 @@ class Run:
             "messages": self.clients.traffic.messages,
         }
         self.history.records.append(record)
-        if self.out is not None and self.options.saves(number):
+        if self._saves(number):
             self.save_checkpoint()
         return record
+
+    def _evaluates(self, number: int) -> bool:
+        return number % self.eval_every == 0 or number == self.options.rounds
+
+    def _saves(self, number: int) -> bool:
+        every = self.options.checkpoint_every
+        return number == self.options.rounds or (self.saves.due() if every is None else number % every == 0)
 
     def _refuse_divergence(self, number: int) -> None:
         """Stop when every client failed, or rows on the server are no longer finite."""
@@ -373,8 +381,9 @@ class Run:
     def save_checkpoint(self) -> None:
         """Save all state of server and clients, atomically; the two newest checkpoints are kept."""
         if self.out is not None:
-            self.history.save(self.out / "history.jsonl")
-            checkpoint.save(self.out, self.state, self.clients.snapshot(), self._progress(), self._release)
+            with self.saves.timed():
+                self.history.save(self.out / "history.jsonl")
+                checkpoint.save(self.out, self.state, self.clients.snapshot(), self._progress(), self._release)
 
     def _progress(self) -> dict[str, Any]:
         return {

@@ -158,10 +158,11 @@ class FedPnP(Algorithm):
             _keep_positive(rows, trained, layout.variance_columns)
         elif self.bn_buffers == "average":
             rows[:, running] = Average(setting.sizes, replies.ids).apply(trained[:, running])
+        state = state.with_log(strength=strength, **spectrum)
+        if not state.watched:
+            return state
         n = layout.n_parameters
         return state.with_log(
-            strength=strength,
-            **spectrum,
             total_variation=total_variation(rows[:, :n], graph),
             total_variation_trained=total_variation(trained[:, :n], graph),
         )

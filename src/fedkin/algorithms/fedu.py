@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -111,11 +111,9 @@ class FedU(LaplacianRegularised):
         moved = coupling.moved(state.rows, trained, out=state.rows if everyone and state.in_place else None)
         keep_positive(moved, trained, layout)
         state = follow_influence(state.with_rows(replies.ids, moved), replies, coupling)
+        if state.watched:
+            state = state.with_log(total_variation=total_variation(state.rows[:, : layout.n_parameters], graph))
         return self.described(state, setting, replies.failed)
-
-    def observe(self, state: State, setting: Setting) -> Mapping[str, Any]:
-        rows = state.rows[:, : setting.spec.layout.n_parameters]
-        return {"total_variation": total_variation(rows, graph_of(self, setting))}
 
 
 def graph_of(method: Algorithm, setting: Setting) -> ClientGraph:
