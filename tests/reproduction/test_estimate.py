@@ -24,11 +24,6 @@ def test_work_grows_with_rounds_and_samples(monkeypatch: pytest.MonkeyPatch) -> 
     assert estimate.work(half, table) == pytest.approx(seconds / 2)
 
 
-def test_a_model_is_probed() -> None:
-    assert 0 < estimate.probe("mlr", (561,), 20) < 0.1
-    assert estimate.probe("mlr", None, 20) == 0
-
-
 def test_the_listing_says_what_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, small_data: Path) -> None:
     monkeypatch.setattr(estimate, "probe", lambda model, shape, batch_size: 0.001)
     (tmp_path / "fedu.table1" / "desk").mkdir(parents=True)

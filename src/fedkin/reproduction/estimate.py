@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fedkin.errors import FedkinError
 from fedkin.reproduction.cells import Cell, cells_of
 from fedkin.reproduction.reproduce import cores, missing
+from fedkin.reproduction.speed import probe
 from fedkin.reproduction.tables import SCALES, Table, get, names
 
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -92,38 +88,3 @@ def work(cell: Cell, table: Table) -> float:
     passes = cell.rounds * fraction + evaluations
     rate = probe(settings["model"], SHAPES.get(source["name"]), int(parameters.get("batch_size", 32)))
     return rate * samples * parameters.get("epochs", 1) * passes * EFFORT.get(settings["algorithm"], 1.0)
-
-
-@cache
-def probe(model: str, shape: tuple[int, ...] | None, batch_size: int) -> float:
-    """Seconds (of the processor) per training sample on one core, on 16 made-up clients; 0 where it cannot be probed."""
-    import torch
-
-    from fedkin.algorithms import make
-    from fedkin.federation import Federation
-    from fedkin.run import Run, make_options
-
-    if shape is None:
-        return 0.0
-    rng = np.random.default_rng(0)
-    clients = {
-        f"client-{k}": (rng.normal(size=(60, *shape)).astype(np.float32), rng.permutation(np.arange(60) % 10))
-        for k in range(16)
-    }
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        federation = Federation.from_arrays(clients, test_fraction=0.1)
-        method = make("fedavg", {"batch_size": batch_size})
-        run = Run(federation, model, method, make_options(rounds=3, eval_every=3, workers=1))
-        best = np.inf
-        for _ in range(3):
-            started = time.process_time()
-            run._one_round()
-            best = min(best, time.process_time() - started)
-        run.clients.close()
-    except FedkinError:
-        return 0.0
-    finally:
-        torch.set_num_threads(threads)
-    return float(best / federation.train.sizes.sum())

@@ -1,0 +1,83 @@
+"""How fast this machine trains a model: measured once by a short probe, then remembered in fedkin's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import time
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from fedkin.errors import FedkinError
+from fedkin.files import versions, write_json
+
+ENOUGH = 1.0
+"""Seconds after which no further round is measured: slow models are measured well by one."""
+
+
+@cache
+def probe(model: str, shape: tuple[int, ...] | None, batch_size: int) -> float:
+    """Seconds (of the processor) per training sample on one core; 0 where it cannot be probed."""
+    if shape is None:
+        return 0.0
+    path = _place(model, shape, batch_size)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return float(json.loads(path.read_text())["seconds"])
+    seconds = measure(model, shape, batch_size)
+    with suppress(OSError, FedkinError):  # a cache that cannot be written costs time, nothing else
+        write_json(path, {"model": model, "shape": shape, "batch_size": batch_size, "seconds": seconds})
+    return seconds
+
+
+def _place(model: str, shape: tuple[int, ...], batch_size: int) -> Path:
+    """The file of a probe: another one for another machine, other versions, or other kernels."""
+    from fedkin.data.store import cache_folder
+
+    machine = [platform.node(), platform.machine(), versions(), _kernels()]
+    text = json.dumps([model, shape, batch_size, machine], sort_keys=True)
+    return cache_folder() / ".speed" / f"{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}.json"
+
+
+@cache
+def _kernels() -> str:
+    """A hash of the source of local training."""
+    from fedkin import local
+
+    files = sorted(Path(str(local.__file__)).parent.rglob("*.py"))
+    return hashlib.blake2b(b"".join(file.read_bytes() for file in files), digest_size=8).hexdigest()
+
+
+def measure(model: str, shape: tuple[int, ...], batch_size: int) -> float:
+    """A round or some of FedAvg on 16 made-up clients; the fastest counts."""
+    import torch
+
+    from fedkin.algorithms import make
+    from fedkin.federation import Federation
+    from fedkin.run import Run, make_options
+
+    rng = np.random.default_rng(0)
+    clients = {
+        f"client-{k}": (rng.normal(size=(60, *shape)).astype(np.float32), rng.permutation(np.arange(60) % 10))
+        for k in range(16)
+    }
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        federation = Federation.from_arrays(clients, test_fraction=0.1)
+        method = make("fedavg", {"batch_size": batch_size})
+        run = Run(federation, model, method, make_options(rounds=4, eval_every=4, workers=1))
+        rounds: list[float] = []
+        while len(rounds) < 3 and sum(rounds) < ENOUGH:
+            started = time.process_time()
+            run._one_round()
+            rounds.append(time.process_time() - started)
+        run.clients.close()
+    except FedkinError:
+        return 0.0
+    finally:
+        torch.set_num_threads(threads)
+    return float(min(rounds) / federation.train.sizes.sum())
