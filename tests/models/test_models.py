@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedkin.errors import FedkinError
 from fedkin.federation import Task
 from fedkin.models import NETWORKS, Layout, ModelSpec, build
 from fedkin.streams import Streams
@@ -46,6 +47,21 @@ def test_networks_have_the_papers_sizes_and_a_named_split(name: str) -> None:
 def test_every_network_is_listed_here() -> None:
     elsewhere = {"gru-forecaster", "lstm-text", "mobilenet-v2"}
     assert set(COUNTS) | elsewhere >= set(NETWORKS)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("mlr:4", "model 'mlr:4': 'mlr' takes no options, but 1 are given"),
+        ("feature-mlp:4,5", "'feature-mlp' takes at most 1 options, but 2 are given"),
+        ("mobilenet-v3", "did you mean 'mobilenet-v2'"),
+        ("mlp:0", "layer widths must be at least 1"),
+    ],
+)
+def test_wrong_options_are_one_line(spec: str, message: str) -> None:
+    with pytest.raises(FedkinError, match=message) as problem:
+        build(spec, Task("classification", (3, 32, 32), classes=(0, 1)))
+    assert "\n" not in str(problem.value)
 
 
 def test_rows_and_modules_are_two_views_of_one_thing() -> None:

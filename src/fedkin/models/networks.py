@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from inspect import signature
 from math import prod
 
 from torch import nn
@@ -39,6 +40,12 @@ def build(spec: str, task: Task) -> nn.Module:
         raise FedkinError(f"model {spec!r}: its options must be whole numbers, as in 'mlp:100,100'") from None
     if any(number < 1 for number in numbers):
         raise FedkinError(f"model {spec!r}: layer widths must be at least 1")
+    try:
+        signature(NETWORKS[name]).bind(task, *numbers)
+    except TypeError:
+        most = len(signature(NETWORKS[name]).parameters) - 1
+        takes = f"at most {most}" if most else "no"
+        raise FedkinError(f"model {spec!r}: {name!r} takes {takes} options, but {len(numbers)} are given") from None
     return NETWORKS[name](task, *numbers)
 
 
