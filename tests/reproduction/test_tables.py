@@ -76,8 +76,20 @@ def run_smoke(name: str, folder: Path, rows: list[str] | None = None, columns: l
     return measured
 
 
-@pytest.mark.parametrize("name", NAMES)
+LONG = [f"fedcedar.{part}" for part in ("figure4", "table1", "table2")]
+LONG += [f"fedpnp.{part}" for part in ("table1", "table5", "table6")]
+LONG += [f"fedska.{part}" for part in ("figure3", "figure4", "table1", "table3")]
+LONG += [f"fedu.{part}" for part in ("figure3", "full", "table1")]
+"""More than five seconds each. All others together take half a minute."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in NAMES])
 def test_smoke(name: str, small_data: Path, tmp_path: Path) -> None:
+    run_smoke(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_smoke_of_one_column(name: str, small_data: Path, tmp_path: Path) -> None:
     """The paper's own method and FedAvg in one column: that whose data is hardest to come by."""
     table = tables.get(name)
     here = dict.fromkeys(column for _, column in table.places("smoke"))
@@ -85,12 +97,6 @@ def test_smoke(name: str, small_data: Path, tmp_path: Path) -> None:
     column = min(here, key=lambda c: rank.get(table.columns[c].source.get("name", ""), 3))
     rows = [row for row, where in table.places("smoke") if where == column]
     run_smoke(name, tmp_path, [rows[-1], *(row for row in rows if row == "fedavg")], [column])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_smoke_in_full(name: str, small_data: Path, tmp_path: Path) -> None:
-    run_smoke(name, tmp_path)
 
 
 def test_a_misspelt_name_lists_near_matches() -> None:
