@@ -13,7 +13,7 @@ from fedkin.reproduction.tables import get, names
 
 
 def test_work_grows_with_rounds_and_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "probe", lambda model, shape, batch_size: 0.001)
+    monkeypatch.setattr(estimate, "probe", lambda model, data, batch_size: 0.001)
     table = get("fedpnp.table1")
     cell = next(c for c in cells_of(table, "paper", Path(), 1) if (c.row, c.column) == ("fedavg", "mnist02"))
     seconds = estimate.work(cell, table)
@@ -25,7 +25,7 @@ def test_work_grows_with_rounds_and_samples(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_listing_says_what_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, small_data: Path) -> None:
-    monkeypatch.setattr(estimate, "probe", lambda model, shape, batch_size: 0.001)
+    monkeypatch.setattr(estimate, "probe", lambda model, data, batch_size: 0.001)
     (tmp_path / "fedu.table1" / "desk").mkdir(parents=True)
     (tmp_path / "fedu.table1" / "desk" / "a.fedu.0.key.json").write_text("{}")
     found = {entry["name"]: entry for entry in estimate.listing(tmp_path)}
@@ -34,3 +34,12 @@ def test_the_listing_says_what_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert found["fedu.table1"]["seconds"]["paper"] > found["fedu.table1"]["seconds"]["desk"] > 0
     assert found["fedska.table1"]["needs"] == "mnist, cifar10, shakespeare"
     assert found["fedrelax.figure1a"]["needs"] == "nothing"
+    assert all(seconds > 0 for entry in found.values() for seconds in entry["seconds"].values())
+
+
+def test_fewer_windows_are_less_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "probe", lambda model, data, batch_size: 0.001)
+    table = get("fedska.table2")
+    cell = next(c for c in cells_of(table, "desk", Path(), 1) if c.row == "fedavg")
+    assert cell.settings["data"] == {"name": "metr-la", "clients": 20, "stride": 4}
+    assert estimate.work(cell, table) == pytest.approx(0.001 * 290000 * 20 / 207 / 4 * (60 + 10))

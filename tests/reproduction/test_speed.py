@@ -24,31 +24,32 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[obje
     return seen
 
 
-def anew(model: str = "mlr", shape: tuple[int, ...] | None = (5,), batch_size: int = 8) -> float:
+def anew(model: str = "mlr", data: str = "har", batch_size: int = 8) -> float:
     """As another process would ask."""
     speed.probe.cache_clear()
-    found = speed.probe(model, shape, batch_size)
+    found = speed.probe(model, data, batch_size)
     speed.probe.cache_clear()
     return found
 
 
 def test_a_model_is_measured() -> None:
-    assert 0 < speed.measure("mlr", (561,), 20) < 0.1
-    assert speed.measure("fedpnp-mnist", (561,), 20) == 0, "it takes images only"
+    for model, data in (("mlr", "har"), ("gru-forecaster:8", "metr-la"), ("lstm-text:8", "shakespeare")):
+        assert 0 < speed.measure(model, data, 20) < 0.1
+    assert speed.measure("fedpnp-mnist", "har", 20) == 0, "it takes images only"
 
 
 def test_a_second_process_reads_what_the_first_measured(
     measured: list[tuple[object, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert anew() == anew() == 0.25
-    assert measured == [("mlr", (5,), 8)]
+    assert measured == [("mlr", "har", 8)]
     (file,) = (tmp_path / "cache" / ".speed").iterdir()
-    assert json.loads(file.read_text()) == {"model": "mlr", "shape": [5], "batch_size": 8, "seconds": 0.25}
+    assert json.loads(file.read_text()) == {"model": "mlr", "data": "har", "batch_size": 8, "seconds": 0.25}
     anew(batch_size=16)
     monkeypatch.setattr(speed, "_kernels", lambda: "faster")
     anew()
     assert len(measured) == 3
-    assert anew(shape=None) == 0
+    assert anew(data="digits") == 0
     assert len(measured) == 3
 
 

@@ -10,15 +10,6 @@ from fedkin.reproduction.reproduce import cores, missing
 from fedkin.reproduction.speed import probe
 from fedkin.reproduction.tables import SCALES, Table, get, names
 
-SHAPES: dict[str, tuple[int, ...]] = {
-    "mnist": (1, 28, 28),
-    "cifar10": (3, 32, 32),
-    "svhn": (3, 32, 32),
-    "har": (561,),
-    "harbox": (900,),
-    "vehicle": (100,),
-}
-"""Inputs of the sets whose models are probed."""
 EFFORT = {"pfedme": 4.5, "perfedavg": 1.5, "ditto": 2.0, "pfedbayes": 12.0, "scaffold": 1.1, "ifca": 1.2}
 """What a local step costs in units of plain SGD, as measured."""
 
@@ -66,11 +57,12 @@ def _seconds(table: Table, scale: str) -> float | None:
         for cell in cells_of(table, scale, Path(), seeds=1)
         if cell.row not in absent and cell.column not in absent
     }
-    if any("function" in cell.settings for cell in cells.values()):
-        return table.cost.get(scale)
+    trained = [cell for cell in cells.values() if "function" not in cell.settings]
+    if not trained:
+        return table.cost.get(scale) if cells else None
     seeds = table.scale(scale).seeds or table.seeds
-    total = sum(work(cell, table) for cell in cells.values()) * seeds
-    return total / min(cores(), max(1, len(cells) * seeds))
+    total = sum(work(cell, table) for cell in trained) * seeds
+    return total / min(cores(), len(trained) * seeds)
 
 
 def work(cell: Cell, table: Table) -> float:
@@ -80,11 +72,12 @@ def work(cell: Cell, table: Table) -> float:
     samples = float(column.samples)
     if "clients" in source and "clients" in column.data:
         samples *= source["clients"] / column.data["clients"]
+    samples *= column.data.get("stride", 1) / source.get("stride", 1)
     if "samples" in source:
         samples = min(samples, 0.75 * source["samples"])
     fraction = run.get("fraction", 1.0)
     every = run.get("eval_every") or max(1, -(-cell.rounds // 10))
     evaluations = -(-cell.rounds // every) if fraction == 1 else 1
     passes = cell.rounds * fraction + evaluations
-    rate = probe(settings["model"], SHAPES.get(source["name"]), int(parameters.get("batch_size", 32)))
+    rate = probe(settings["model"], source["name"], int(parameters.get("batch_size", 32)))
     return rate * samples * parameters.get("epochs", 1) * passes * EFFORT.get(settings["algorithm"], 1.0)
