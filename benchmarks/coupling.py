@@ -15,7 +15,6 @@ returns a new tensor must. Repeats are interleaved and the median is reported, s
 
 from __future__ import annotations
 
-import argparse
 import resource
 import time
 from collections.abc import Callable
@@ -144,33 +143,22 @@ def measure(name: str, graph: ClientGraph, columns: int, repeats: int, soft: flo
     ]
 
 
-def draw(path: Path, records: list[dict[str, object]]) -> None:
-    """Bars: copies per operation, a group per graph and size, and the goal of five."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3.6), layout="constrained")
-    ax = figure.subplots()
+def draw(path: Path | None, records: list[dict[str, object]]) -> None:
+    """Copies per operation, a group per graph and size, and the goal of five."""
     groups = list(dict.fromkeys((r["graph"], r["clients"], r["columns"]) for r in records))
-    ratio = {(r["graph"], r["clients"], r["columns"], r["operation"]): r["ratio"] for r in records}
-    for place, operation in enumerate(("clone", "Laplacian step", INTO)):
-        heights = [ratio[(*group, operation)] for group in groups]
-        ax.bar(np.arange(len(groups)) + 0.27 * (place - 1), heights, 0.25, label=operation)
-    ax.axhline(5, color="grey", linewidth=1, linestyle="--")
-    ax.set_xticks(range(len(groups)), [f"{g}\n{k:,} × {b:,}" for g, k, b in groups], fontsize=8)
-    ax.set(ylabel="÷ copy of the rows", title="Coupling many clients, average degree 10")
-    ax.legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    ratio = {(r["graph"], r["clients"], r["columns"], r["operation"]): float(str(r["ratio"])) for r in records}
+    timing.bars(
+        path,
+        "Coupling many clients, average degree 10",
+        "÷ copy of the rows",
+        [f"{graph}\n{clients:,} × {columns:,}" for graph, clients, columns in groups],
+        {name: [ratio[(*group, name)] for group in groups] for name in ("clone", "Laplacian step", INTO)},
+        goal=5,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the clients, fewer repeats")
-    parser.add_argument(
-        "--json", type=Path, default=Path("benchmarks/coupling.json"), help="where to write the numbers"
-    )
-    parser.add_argument("--plot", type=Path, default=Path("docs/images/coupling.png"), help="where to draw them")
-    options = parser.parse_args()
+    options = timing.parsed(timing.parser("coupling", __doc__, quick="a tenth of the clients, fewer repeats"))
     many, repeats = (10_000, 2) if options.quick else (100_000, 5)
     filtered = ("nearby",) if options.quick else ("random", "nearby")
     records: list[dict[str, object]] = []

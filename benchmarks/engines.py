@@ -9,9 +9,7 @@ in_process; the limit is 0.1 ms.
 
 from __future__ import annotations
 
-import argparse
 from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 import timing
@@ -33,10 +31,7 @@ def make_federation(clients: int) -> Federation:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer repeats; writes no file unless asked to")
-    parser.add_argument("--json", type=Path, help="where to write the numbers (default: benchmarks/engines.json)")
-    arguments = parser.parse_args()
+    options = timing.parsed(timing.parser("engines", __doc__, quick="fewer repeats"))
     clients = 1000
     federation = make_federation(clients)
     spec = ModelSpec.of("mlr", federation.task, torch.float32)
@@ -48,7 +43,7 @@ def main() -> None:
         engine.ask("train", np.arange(clients), {"rows": rows}, shared)
 
     tasks = {name: lambda engine=engine: round_on(engine) for name, engine in engines.items()}
-    seconds = timing.medians(tasks, repeats=5 if arguments.quick else 30)
+    seconds = timing.medians(tasks, repeats=5 if options.quick else 30)
     for engine in engines.values():
         engine.close()
     records = []
@@ -57,9 +52,15 @@ def main() -> None:
         more = each - 1000 * seconds["in_process"] / clients
         records.append({"engine": name, "clients": clients, "ms_per_client": each, "ms_more": more})
         print(f"{name:12s} {each:.4f} ms per client and round, {more:+.4f} ms against in_process (limit {LIMIT} ms)")
-    path = arguments.json or (None if arguments.quick else Path(__file__).with_suffix(".json"))
-    if path:
-        timing.write(path, records, limit_ms=LIMIT, ray=version("ray"))
+    timing.write(options.json, records, limit_ms=LIMIT, ray=version("ray"))
+    timing.bars(
+        options.plot,
+        "A round of 1,000 clients with a tiny model",
+        "ms per client",
+        [str(record["engine"]) for record in records],
+        {"ms": [float(str(record["ms_per_client"])) for record in records]},
+        goal=LIMIT,
+    )
 
 
 if __name__ == "__main__":

@@ -10,14 +10,11 @@ initial weights and must end at the same models. A few iterations of the loops a
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
-from pathlib import Path
 
 import numpy as np
+import timing
 import torch
-from timing import machine
 from torch import nn
 
 import fedkin
@@ -85,12 +82,10 @@ def batched(federation: Federation, iterations: int) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = timing.parser("fedrelax", __doc__, quick="50 iterations, one of the loop")
     parser.add_argument("--iterations", type=int, default=500)
     parser.add_argument("--loop-iterations", type=int, default=3, help="iterations of the loop that are timed")
-    parser.add_argument("--quick", action="store_true", help="50 iterations, one of the loop")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = timing.parsed(parser)
     if options.quick:
         options.iterations, options.loop_iterations = 50, 1
     federation = data.load("clusters", clients=150, dimension=100, noise=0.0, seed=0)
@@ -105,18 +100,21 @@ def main() -> None:
     began = time.perf_counter()
     batched(federation, options.iterations)
     ours = time.perf_counter() - began
-    record = {
-        "iterations": options.iterations,
-        "fedkin_seconds": round(ours, 2),
-        "loop_seconds": {name: round(seconds, 1) for name, seconds in loops.items()},
-        "ratio": {name: round(seconds / ours, 1) for name, seconds in loops.items()},
-        "largest_difference_after_two_iterations": float(same),
-        "machine": machine(),
-    }
-    text = json.dumps(record, indent=1)
-    print(text)
-    if options.json:
-        options.json.write_text(text + "\n")
+    records = [
+        {"run": name, "seconds": seconds, "times_fedkin": seconds / ours, "iterations": options.iterations}
+        for name, seconds in {"fedkin": ours, **loops}.items()
+    ]
+    for record in records:
+        print(f"{record['run']:14}{record['seconds']:>9.2f} s{record['times_fedkin']:>8.1f}×")
+    print(f"largest difference of any weight after two iterations: {same:.1e}")
+    timing.write(options.json, records, largest_difference_after_two_iterations=float(same))
+    timing.bars(
+        options.plot,
+        f"FedRelax, 150 clients, d = 100, {options.iterations} iterations",
+        "seconds ÷ fedkin's",
+        [str(record["run"]).replace("_", " ") for record in records],
+        {"times": [float(str(record["times_fedkin"])) for record in records]},
+    )
 
 
 if __name__ == "__main__":

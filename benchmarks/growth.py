@@ -185,12 +185,9 @@ def draw(path: Path, records: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="up to 10,000 clients, and those with rows in a file")
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/growth.json"), help="where to write the numbers")
-    parser.add_argument("--plot", type=Path, default=Path("docs/images/growth.png"), help="where to draw them")
+    parser = timing.parser("growth", __doc__, quick="up to 10,000 clients, and those with rows in a file")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = timing.parsed(parser)
     if options.one:
         print(json.dumps(one(**json.loads(options.one))))
         return
@@ -205,7 +202,8 @@ def main() -> None:
         records.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
         print(line(records[-1]), flush=True)
     timing.write(options.json, records)
-    draw(options.plot, records)
+    if options.plot:
+        draw(options.plot, records)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ measured by the clock.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections import defaultdict
@@ -110,10 +109,7 @@ def measure(title: str, federation: Federation, model: str, method: str, **optio
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer clients and samples")
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/hidden_costs.json"), help="where to write")
-    options = parser.parse_args()
+    options = timing.parsed(timing.parser("hidden_costs", __doc__, quick="fewer clients and samples"))
     torch.set_num_threads(1)
     clients, samples = (20, 200) if options.quick else (100, 800)
     digits = data.load("digits", clients=20, partition="dirichlet:0.3", seed=0)
@@ -131,6 +127,17 @@ def main() -> None:
         shares = "".join(f"{r[part]:>{len(part) + 5}.1%}" for part in columns)
         print(f"{r['run']:26}{r['method']:8}{1000 * r['round_seconds']:>9.1f}{shares}")
     timing.write(options.json, records)
+    timing.bars(
+        options.plot,
+        "Testing, saving and logging in a default run",
+        "% of the rounds",
+        [f"{r['run']}".replace(", ", "\n").replace(" × ", "×") for r in records if r["method"] == "fedavg"],
+        {
+            method: [100 * r["together"] for r in records if r["method"] == method]
+            for method in ("fedavg", "fedu", "fedpnp")
+        },
+        goal=15,
+    )
 
 
 if __name__ == "__main__":

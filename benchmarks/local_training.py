@@ -1,23 +1,21 @@
 """Stacked local training against the plain per-client nn.Module + torch.optim.SGD loop, side by side in one run.
 
-    python benchmarks/local_training.py [--quick] [--json FILE]
+    python benchmarks/local_training.py [--quick] [--json FILE] [--plot FILE]
 
-K=100 clients, 20 steps, batch 20. Two baselines: the loop as users write it (torch's default threads), and the loop with
+K=100 clients (20 for the modules of no particular shape), 20 steps, batch 20. Two baselines: the loop as users write it (torch's default threads), and the loop with
 one single-threaded process per core. All do the same steps on the same batches.
 """
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import timing
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedkin.federation import Federation
 from fedkin.local.oracle import train_by_loop
@@ -29,15 +27,58 @@ from fedkin.streams import Streams
 
 STEPS, BATCH = 20, 20
 SETTINGS = Sgd(lr=0.01, epochs=1, batch_size=BATCH)
+
+
+class Residual(nn.Module):
+    """A network with a shortcut: no chain of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner, self.last = nn.Linear(784, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x.flatten(1)).relu()
+        return self.last(hidden + self.inner(hidden).relu())
+
+
+class Recurrent(nn.Module):
+    """Rows of an image as a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.last = nn.GRU(28, 32, batch_first=True), nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.cell(x[:, 0])[0][:, -1])
+
+
+def wide() -> nn.Module:
+    """Convolutions too wide to be grouped."""
+    first, second = nn.Conv2d(1, 48, 5, padding=2), nn.Conv2d(48, 64, 5, padding=2)
+    pool = nn.MaxPool2d(2)
+    return nn.Sequential(first, nn.ReLU(), pool, second, nn.ReLU(), pool, nn.Flatten(), nn.Linear(3136, 10))
+
+
+def dropping() -> nn.Module:
+    """Dropout, which draws random numbers."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Dropout(0.2), nn.Linear(100, 10))
+
+
 CASES = {
     "logistic regression 784→10": ("mlr", (1, 28, 28)),
     "MLP 784-100-100-10": ("mlp:100,100", (1, 28, 28)),
     "FedPnP MNIST CNN": ("fedpnp-mnist", (1, 28, 28)),
     "FedPnP CIFAR-10 CNN": ("fedpnp-cifar10", (3, 32, 32)),
 }
+OTHERS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "shortcut": (Residual, (1, 28, 28)),
+    "GRU": (Recurrent, (1, 28, 28)),
+    "dropout": (dropping, (1, 28, 28)),
+    "wide CNN": (wide, (1, 28, 28)),
+}
 
 
-def make_shard(model: str, shape: tuple[int, ...], clients: int) -> Shard:
+def make_shard(model: Any, shape: tuple[int, ...], clients: int) -> Shard:
     rng = np.random.default_rng(0)
     n = STEPS * BATCH
     data = {f"c{k}": (rng.normal(size=(n, *shape)).astype(np.float32), rng.integers(0, 10, n)) for k in range(clients)}
@@ -58,7 +99,7 @@ def _start(shard: Shard) -> Tensor:
     return shard.spec.initial_row(shard.streams).expand(len(shard), -1)
 
 
-def measure(label: str, model: str, shape: tuple[int, ...], clients: int, repeats: int) -> dict[str, Any]:
+def measure(label: str, model: Any, shape: tuple[int, ...], clients: int, repeats: int) -> dict[str, Any]:
     global _shard
     _shard = shard = make_shard(model, shape, clients)
     ids, rows, cores = np.arange(clients), _start(shard), len(os.sched_getaffinity(0))
@@ -87,15 +128,12 @@ def measure(label: str, model: str, shape: tuple[int, ...], clients: int, repeat
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer clients and repeats")
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/local_training.json"))
-    options = parser.parse_args()
+    options = timing.parsed(timing.parser("local_training", __doc__, quick="fewer clients and repeats"))
     records = []
     print(f"{'model':30}{'kernel':>8}{'fedkin':>10}{'loop':>9}{'per core':>10}{'× loop':>9}{'× per core':>12}")
-    for label, (model, shape) in CASES.items():
-        clients = 20 if options.quick and "CNN" in label else 100
-        record = measure(label, model, shape, clients, 3 if options.quick else 7)
+    for label, (model, shape) in {**CASES, **OTHERS}.items():
+        short = label in OTHERS or (options.quick and "CNN" in label)
+        record = measure(label, model, shape, 20 if short else 100, 3 if short or options.quick else 7)
         rate = record["client_steps_per_second"]
         print(
             f"{label:30}{record['kernel']:>8}{rate['fedkin']:>10,.0f}{rate['loop']:>9,.0f}"
@@ -105,6 +143,17 @@ def main() -> None:
         )
         records.append(record)
     timing.write(options.json, records, steps=STEPS, batch=BATCH)
+    timing.bars(
+        options.plot,
+        "Local training: client-steps per second, as a multiple of",
+        "times",
+        [record["model"].replace(" 784", "\n784") for record in records],
+        {
+            "the loop as users write it": [record["times_the_loop"] for record in records],
+            "the loop, one process per core": [record["times_a_process_per_core"] for record in records],
+        },
+        goal=1,
+    )
 
 
 if __name__ == "__main__":

@@ -213,15 +213,15 @@ def plot(records: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def environments(names: list[str], cache: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """The interpreters of the peers, and of those that cannot be installed the reason."""
+def environments(names: list[str], cache: Path, install: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """The interpreters of the peers, and of those that are not or cannot be installed the reason."""
     pythons, missing = {}, {}
     for name in names:
         try:
-            pythons[name] = python_of(name, cache)
+            pythons[name] = python_of(name, cache, install)
         except Unavailable as problem:
             missing[name] = str(problem)
-            print(f"{PEERS[name].title} cannot be installed: {problem}", file=sys.stderr)
+            print(f"{PEERS[name].title} is left out: {problem}", file=sys.stderr)
     return pythons, missing
 
 
@@ -249,10 +249,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     others = [name for name in PEERS if name != "fedkin"]
     parser.add_argument(
-        "--quick", action="store_true", help="K=100, one or two repeats; writes no files unless asked to"
+        "--quick",
+        action="store_true",
+        help="logistic regression, K=100, two repeats, peers that are installed; no files unless asked",
     )
     parser.add_argument("--peers", default=",".join(others))
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", help="of mlr, mlp, cnn (default: all, quick: mlr)")
     parser.add_argument("--clients", help="numbers of clients (default: 100,1000)")
     parser.add_argument("--repeats", type=int, help="rounds after the warm-up (default: 5 down to 1 by size)")
     parser.add_argument("--limit", type=float, default=600, help="seconds a peer may take for a round")
@@ -266,10 +268,10 @@ def main() -> None:
         options.json = options.json or root / "benchmarks" / "peers.json"
         options.plot = options.plot or root / "docs" / "images" / "peers.png"
     names = ["fedkin", *chosen(options.peers, others, "peer")]
-    models = chosen(options.models, list(MODELS), "model")
+    models = chosen(options.models or ("mlr" if options.quick else ",".join(MODELS)), list(MODELS), "model")
     sizes = [int(part) for part in (options.clients or ("100" if options.quick else "100,1000")).split(",")]
     options.cache.mkdir(parents=True, exist_ok=True)
-    pythons, missing = environments(names, options.cache)
+    pythons, missing = environments(names, options.cache, install=not options.quick)
     records = []
     with tempfile.TemporaryDirectory(dir=options.cache) as directory:
         data = Path(directory)

@@ -60,8 +60,8 @@ PEERS = {
 }
 
 
-def python_of(name: str, cache: Path) -> str:
-    """The interpreter of a peer's environment, which is made if it is not there. Raises Unavailable with pip's reason."""
+def python_of(name: str, cache: Path, install: bool = True) -> str:
+    """The interpreter of a peer's environment, which is made if missing and `install`. Raises Unavailable with the reason."""
     peer = PEERS[name]
     if not peer.installs:
         return sys.executable
@@ -70,6 +70,8 @@ def python_of(name: str, cache: Path) -> str:
     recipe = repr(peer.installs)
     if ready.exists() and ready.read_text() == recipe:
         return str(python)
+    if not install:
+        raise Unavailable("it has no environment yet, `make bench-peers` makes one")
     print(f"installing {peer.title} into {home} …", file=sys.stderr, flush=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
     # The tested build of torch and no other; a torchvision would ask for its own, so nothing may pull one.
