@@ -166,7 +166,7 @@ def main() -> None:
         records += measure(name, make(many, 10), 1_000, repeats, soft=0.005 if name in filtered else None)
         records += measure(name, make(10 * many, 10), 100, repeats, soft=None)
     dense = [dense_filter(clients, 10_000, repeats) for clients in ((300,) if options.quick else (300, 3_000))]
-    shares = [influence_share(k, "mlr", 12) for k in ((100, 1_000) if options.quick else (100, 1_000, 2_000))]
+    shares = [influence_share(k, "mlr", 12) for k in ((100, 1_000) if options.quick else (100, 1_000, 1_500))]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
         f"{'graph':8}{'clients':>10}{'columns':>9}  {'operation':24}{'ms':>9}{'÷ copy':>9}{'products':>10}{'÷ product':>11}"

@@ -127,7 +127,7 @@ class Result:
     def influence(self) -> np.ndarray | None:
         """Who shaped whom, (K, K): entry (i, j) is the share of client j's updates in client i's model; rows sum to 1.
 
-        None where it was not tracked (more than 2,000 clients, unless asked for).
+        None where it was not tracked (more than 1,500 clients, unless asked for).
         """
         if self.raw_influence is None:
             return None

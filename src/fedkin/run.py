@@ -34,7 +34,7 @@ from fedkin.roster import Roster
 from fedkin.rows_file import RowMemory, slices
 from fedkin.streams import Streams
 
-INFLUENCE_LIMIT = 2000
+INFLUENCE_LIMIT = 1500
 """Above this many clients the K×K influence matrix is kept only on request."""
 
 ASK_LIMIT = 2**28
@@ -69,7 +69,7 @@ class Options(BaseModel):
     checkpoint_every: int | None = Field(
         None, ge=1, description="save every so many rounds (default: as often as takes a fiftieth of the time)"
     )
-    influence: bool | None = Field(None, description="track who shaped whom (default: up to 2,000 clients)")
+    influence: bool | None = Field(None, description="track who shaped whom (default: up to 1,500 clients)")
     rows_file: str | None = Field(
         None, description="keep the server's rows in this file instead of memory (fedu): they may exceed it"
     )
