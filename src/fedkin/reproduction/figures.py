@@ -120,6 +120,7 @@ def _matrix(panel: Axes, measured: Measured, column: str) -> None:
     """A matrix that a function returned (a graph), first row and seed."""
     row = next(row for _, row, _ in _measured_rows(measured, column))
     panel.imshow(np.array(measured.good(row, column)[0]["matrix"], dtype=float), cmap="viridis")
+    panel.locator_params(integer=True)
 
 
 PAINTERS = {"rounds": _rounds, "rows": _rows, "bars": _bars, "lines": _lines, "matrix": _matrix}
