@@ -321,7 +321,7 @@ def test_few_who_train_are_tested_less_often(federation: Federation) -> None:
 def test_a_checkpoint_waits_until_the_last_one_is_paid_for(
     federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that moves 2 s per round, and a disk that takes 0.25 s: 12.5 s apart, after 5 s to begin with."""
+    """A clock that moves 2 s per round, and a disk that takes 0.25 s: 25 s apart, after 5 s to begin with."""
     now, saved = [0.0], []
     monkeypatch.setattr("fedkin.cadence.time", SimpleNamespace(monotonic=lambda: now[0]))
     save = checkpoint.save
@@ -338,7 +338,7 @@ def test_a_checkpoint_waits_until_the_last_one_is_paid_for(
             now[0] += 2
 
     fedkin.train(federation, "mlr", FedAvg(), rounds=20, out=tmp_path / "a", callbacks=[Clock()])
-    assert saved == [4, 11, 18, 20]
+    assert saved == [4, 17, 20]
 
 
 def test_history_file_is_one_json_object_per_line(federation: Federation, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 TESTING = 0.05
 """Share of the training that testing all clients may take when only some of them train."""
-SAVING = 0.02
+SAVING = 0.01
 """Share of the time that checkpoints may take."""
 SHORTEST = 5.0
 """Seconds between checkpoints, at least."""

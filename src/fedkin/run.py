@@ -67,7 +67,7 @@ class Options(BaseModel):
     )
     workers: int | None = Field(None, ge=1, description="worker threads, or Ray actors (default: one per core)")
     checkpoint_every: int | None = Field(
-        None, ge=1, description="save every so many rounds (default: as often as takes a fiftieth of the time)"
+        None, ge=1, description="save every so many rounds (default: as often as takes a hundredth of the time)"
     )
     influence: bool | None = Field(None, description="track who shaped whom (default: up to 1,500 clients)")
     rows_file: str | None = Field(

@@ -97,9 +97,16 @@ def test_pips_reason_is_passed_on(peers: ModuleType, tmp_path: Path, monkeypatch
         return subprocess.CompletedProcess([], int(failed), "", "ERROR: No matching distribution found for flwr\n")
 
     monkeypatch.setattr(subprocess, "run", refuse)
-    pythons, missing = peers.environments(["fedkin", "flower"], tmp_path)
+    pythons, missing = peers.environments(["fedkin", "flower"], tmp_path, install=True)
     assert pythons == {"fedkin": sys.executable}
     assert missing == {"flower": "ERROR: No matching distribution found for flwr"}
+
+
+def test_a_quick_run_installs_nothing(peers: ModuleType, tmp_path: Path) -> None:
+    pythons, missing = peers.environments(["fedkin", "flower"], tmp_path, install=False)
+    assert pythons == {"fedkin": sys.executable}
+    assert "make bench-peers" in missing["flower"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_cases_measured_before_stay(peers: ModuleType, tmp_path: Path) -> None:
