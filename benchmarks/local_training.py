@@ -133,7 +133,8 @@ def main() -> None:
     print(f"{'model':30}{'kernel':>8}{'fedkin':>10}{'loop':>9}{'per core':>10}{'× loop':>9}{'× per core':>12}")
     for label, (model, shape) in {**CASES, **OTHERS}.items():
         short = label in OTHERS or (options.quick and "CNN" in label)
-        record = measure(label, model, shape, 20 if short else 100, 3 if short or options.quick else 7)
+        clients = (20 if short else 100) // (2 if options.quick else 1)
+        record = measure(label, model, shape, clients, 3 if short or options.quick else 7)
         rate = record["client_steps_per_second"]
         print(
             f"{label:30}{record['kernel']:>8}{rate['fedkin']:>10,.0f}{rate['loop']:>9,.0f}"
