@@ -95,7 +95,8 @@ def measure(title: str, federation: Federation, model: str, method: str, **optio
     rounds = spent["rounds"]
     alone = float(np.median(rounds)) * len(rounds)
     shares = {part: sum(spent[part]) / alone for part in PARTS}
-    saved = sum(rounds) / alone - 1 if spent["post"] else 0.0
+    known = [spell for spell in rounds if spell < np.median(rounds) / 2] if spent["post"] else []
+    saved = sum(known) / alone - len(known) / len(rounds)  # rounds that followed a test, beside a median round each
     return {
         "run": title,
         "method": method,
