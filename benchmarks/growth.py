@@ -5,7 +5,7 @@
 FedU with a tenth of the clients per round on a graph of nearest neighbours (10 each, by a vector of two numbers per
 client), logistic regression of 20 features on 10 classes (B = 210), 20 training and 5 test samples per client. Each number
 of clients runs in a process of its own, with checkpoints and the result written to disk, at the cadence of a default run
-(50 rounds, ten evaluations); a callback ends it after six rounds.
+of 50 rounds; a callback ends it after six of them, then all clients are tested before and after local training.
 
 Two more lines keep the rows in a file (`rows_file`): a million clients once more, and 200,000 clients with 400 features
 (B = 4,010), a hundredth of them per round, in a process that may have less memory of its own (RLIMIT_DATA) than the rows

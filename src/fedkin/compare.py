@@ -20,8 +20,9 @@ from fedkin.files import versions, write_json
 from fedkin.graphs import ClientGraph
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike
+from fedkin.options import Options, make_options
 from fedkin.result import Result, load
-from fedkin.run import Options, Run, make_options
+from fedkin.run import Run
 
 Watch = Callable[[str, int], Sequence[Callback]]
 """Callbacks for the run of a method (its name) with a seed."""

@@ -32,7 +32,8 @@ from fedkin.local.losses import per_sample
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
 from fedkin.models import ModelLike
-from fedkin.run import Run, make_options
+from fedkin.options import make_options
+from fedkin.run import Run
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from fedkin.local.batches import plan_batches
 from fedkin.local.losses import per_sample
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelSpec
-from fedkin.run import Run, make_options
+from fedkin.options import make_options
+from fedkin.run import Run
 from fedkin.streams import Streams, client_keys
 
 SEED = 4

@@ -16,7 +16,8 @@ from fedkin.couplings import total_variation
 from fedkin.graphs import complete
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import TASKS, Request, client_task
-from fedkin.run import Run, make_options
+from fedkin.options import make_options
+from fedkin.run import Run
 
 SIZES = (24, 9, 17, 1, 30, 12)
 

@@ -23,7 +23,7 @@ def pairs(federation: Federation) -> ClientGraph:
 
 
 def finished(federation: Federation, method: SFL | FedProx, graph: ClientGraph | None = None, rounds: int = 2) -> Run:
-    from fedkin.run import make_options
+    from fedkin.options import make_options
 
     run = Run(federation, "mlp:4", method, make_options(rounds=rounds, seed=4, dtype="float64"), graph)
     run.run()

@@ -12,8 +12,9 @@ import fedkin
 from fedkin import algorithms
 from fedkin.federation import Federation
 from fedkin.local import ahead, tasks
+from fedkin.options import make_options
 from fedkin.result import Result
-from fedkin.run import Run, make_options
+from fedkin.run import Run
 
 
 def sites() -> Federation:

@@ -78,10 +78,8 @@ def reproduce(
     chosen = [plan_of(name) for name in tables]  # every fault is told before anything is computed
     done = True
     if not show:
-        for name in tables:
-            done = done and _run(
-                plan_of(name), jobs
-            )  # planned anew: the tables before may have computed some of its cells
+        for name in tables:  # planned anew: the tables before may have computed some of its cells
+            done = done and _run(plan_of(name), jobs)
     summaries = [plan.summary() for plan in chosen]
     for plan, summary in zip(chosen, summaries):
         print_summary(plan, summary)

@@ -138,4 +138,4 @@ def total_variation(rows: torch.Tensor, graph: ClientGraph) -> float:
         for at in range(0, rows.shape[1], width):
             centred = rows[:, at : at + width] - mean[at : at + width]
             total += float(torch.dot(centred.view(-1), laplacian.times(centred).view(-1)))
-    return max(0.0, total)
+    return max(total, 0.0)  # in this order NaN stays NaN

@@ -182,7 +182,7 @@ def block_mean(matrix: np.ndarray, order: np.ndarray, most: int) -> np.ndarray:
 
 
 def logged(method: Method, name: str) -> dict[str, Any] | None:
-    """A number the method logged every round, averaged over runs."""
+    """A number the method logged in some or all rounds, averaged over runs."""
     tables = [
         {r["round"]: float(r["log"][name]) for r in run.history if name in r.get("log", {})} for run in method.runs
     ]

@@ -138,7 +138,8 @@ def _federation(source: str, seed: int) -> Federation:
 
 def _train(cell: Cell, watch: Watch) -> Record | None:
     from fedkin import algorithms, checkpoint
-    from fedkin.run import Run, make_options
+    from fedkin.options import make_options
+    from fedkin.run import Run
 
     settings = cell.settings
     federation = _federation(json.dumps(settings["data"], sort_keys=True), cell.seed)

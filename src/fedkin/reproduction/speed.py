@@ -83,7 +83,8 @@ def measure(model: str, data: str, batch_size: int) -> float:
     import torch
 
     from fedkin.algorithms import make
-    from fedkin.run import Run, make_options
+    from fedkin.options import make_options
+    from fedkin.run import Run
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

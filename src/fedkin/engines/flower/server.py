@@ -32,9 +32,10 @@ from fedkin.errors import FedkinError, unknown
 from fedkin.export import card
 from fedkin.federation import Forecast, Task
 from fedkin.graphs import ClientGraph
+from fedkin.options import Options, make_options
 from fedkin.result import Result
 from fedkin.roster import Counted, Roster
-from fedkin.run import Options, Run, make_options
+from fedkin.run import Run
 
 SECTIONS = ("federation", "model", "algorithm", "graph", "run")
 

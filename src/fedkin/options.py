@@ -1,0 +1,60 @@
+"""How a run goes, whatever the method: rounds, seed, who takes part, when to test and save, on which engine."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedkin.algorithm import first_fault
+from fedkin.errors import FedkinError, unknown
+
+
+class Options(BaseModel):
+    """How a run goes, whatever the method."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rounds: int = Field(50, ge=0, description="rounds to train")
+    seed: int = Field(0, ge=0, description="seed of all random streams")
+    fraction: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round")
+    cohort: int | None = Field(None, ge=1, description="how many clients take part, instead of a share")
+    eval_every: int | None = Field(
+        None,
+        ge=1,
+        description="evaluate every so many rounds (default: ten times a run, less often where few take part)",
+    )
+    post: Literal["auto", "always", "last"] = Field(
+        "auto",
+        description="when to evaluate after local training too: auto = always under full participation, else last",
+    )
+    global_test: bool = Field(False, description="also test every final model on all clients' test samples")
+    dtype: Literal["float32", "float64"] = Field("float32", description="number type of training")
+    engine: str = Field("in_process", description="who runs the clients")
+    engine_options: dict[str, Any] | None = Field(
+        None, description="options of the engine: address, timeout, start_timeout of ray"
+    )
+    workers: int | None = Field(None, ge=1, description="worker threads, or Ray actors (default: one per core)")
+    checkpoint_every: int | None = Field(
+        None, ge=1, description="save every so many rounds (default: as often as takes a hundredth of the time)"
+    )
+    influence: bool | None = Field(None, description="track who shaped whom (default: up to 1,500 clients)")
+    rows_file: str | None = Field(
+        None, description="keep the server's rows in this file instead of memory (fedu): they may exceed it"
+    )
+
+    def cohort_size(self, clients: int) -> int:
+        if self.cohort is not None:
+            return min(self.cohort, clients)
+        return max(1, round(self.fraction * clients))
+
+
+def make_options(**values: Any) -> Options:
+    """Validated run options; a wrong one is refused in one line."""
+    for key in values:
+        if key not in Options.model_fields:
+            raise unknown("run option", key, list(Options.model_fields))
+    try:
+        return Options(**values)
+    except ValidationError as problem:
+        raise FedkinError(first_fault("run", problem)) from problem
