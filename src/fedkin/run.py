@@ -118,7 +118,7 @@ class Run:
             shape = len(self.setting), self.setting.spec.layout.width
             return RowMemory(path, shape, self.setting.spec.dtype)
         if path is not None:
-            able = ", ".join(sorted(name for name, method in Algorithm.registry.items() if method.in_place))
+            able = ", ".join(name for name in algorithms.names() if algorithms.get(name).in_place)
             raise FedkinError(
                 f"rows_file: {self.algorithm.name} makes new rows in every round; drop it, or use a method that writes "
                 f"over them: {able}"

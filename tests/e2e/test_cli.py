@@ -196,6 +196,13 @@ def test_interrupted_and_resumed_is_bitwise_the_uninterrupted_run() -> None:
     assert [record.get("pre") for record in history] == [record.get("pre") for record in other]
 
 
+def test_who_can_keep_rows_in_a_file_is_known_in_a_fresh_process() -> None:
+    command = f"run {SMALL} --algorithm fedavg --rounds 1 --rows-file rows.bin"
+    done = subprocess.run([*FEDKIN, *command.split()], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "a method that writes over them: fedu" in " ".join(done.stderr.split())
+
+
 # --- compare, demo, report -----------------------------------------------------------------------------------------------
 
 
