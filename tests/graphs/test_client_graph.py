@@ -102,6 +102,17 @@ def test_take_neighbours_components() -> None:
     assert repr(graph) == "ClientGraph(6 clients, 4 edges, 3 components, mean degree 1.33)"
 
 
+def test_an_order_brings_neighbours_together() -> None:
+    """A path numbered at random: in its order every client stands beside its neighbours, with its name."""
+    shuffled = np.random.default_rng(0).permutation(50)
+    graph = ClientGraph(nx.to_numpy_array(nx.path_graph(50))[np.ix_(shuffled, shuffled)], [f"c{k}" for k in shuffled])
+    ordered = graph.take(graph.order())
+    ends = ordered.adjacency.tocoo()
+    assert np.abs(ends.row - ends.col).max() == 1 < np.abs(np.subtract(*graph.adjacency.nonzero())).max()
+    assert sorted(ordered.names) == sorted(graph.names)
+    assert ordered.align(graph.names) == graph
+
+
 def test_equality_and_hash() -> None:
     a, b = some_graph(), some_graph()
     assert a == b
