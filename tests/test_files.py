@@ -39,6 +39,16 @@ def test_files_are_safetensors_whatever_the_pieces(tmp_path: Path, monkeypatch: 
         assert ours[name].dtype == theirs[name].dtype == tensor.dtype
 
 
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (3,), (2, 1), (1, 4)])
+def test_tensors_with_any_strides(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """A scalar seen as one row has stride 0, and so have its clones."""
+    seen = torch.tensor(0.5, dtype=torch.float64).expand(shape)
+    given = {"view": seen, "clone": seen.clone(), "across": torch.rand(4, 3).T[:2]}
+    files.write_tensors(tmp_path / "state.safetensors", given, {})
+    found, _ = files.read_tensors(tmp_path / "state.safetensors")
+    assert all(torch.equal(found[name], tensor) for name, tensor in given.items())
+
+
 def test_what_was_read_can_be_written_to_without_touching_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     files.write_tensors(path, TENSORS, {})

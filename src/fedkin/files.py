@@ -130,9 +130,14 @@ def _safetensors(tensors: Mapping[str, Tensor]) -> Iterator[Bytes]:
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for name in order:
-        memory = tensors[name].reshape(-1).view(torch.uint8).numpy().data if tensors[name].numel() else memoryview(b"")
+        memory = _memory(tensors[name]) if tensors[name].numel() else memoryview(b"")
         for at in range(0, len(memory), PIECE):
             yield memory[at : at + PIECE]
+
+
+def _memory(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor. Of one entry any stride counts as contiguous, but only stride 1 as bytes."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().data
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
