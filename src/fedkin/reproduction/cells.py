@@ -7,7 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from itertools import chain
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fedkin.errors import FedkinError
 from fedkin.files import plain, versions, write_atomic
 from fedkin.reproduction import code
+from fedkin.reproduction.behaviour import fingerprint
 from fedkin.reproduction.tables import Table
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Cell:
     code: str
     folder: Path
     logs: tuple[str, ...] = ()
+    short: Mapping[str, Any] = field(default_factory=dict)
+    """The same place of the table at the smoke scale."""
 
     @property
     def key(self) -> str:
@@ -86,6 +89,13 @@ class Cell:
             older = older or found
         return older
 
+    def is_current(self, record: Record) -> bool:
+        """Whether the code at hand would give these numbers: it is the same, or it does the same."""
+        if record["code"] == self.code:
+            return True
+        known = record.get("behaviour")
+        return known is not None and known == fingerprint(self.settings, self.short)
+
 
 def cells_of(table: Table, scale: str, folder: Path, seeds: int | None = None) -> list[Cell]:
     """All cells of a table at a scale: one seed after the other."""
@@ -94,7 +104,8 @@ def cells_of(table: Table, scale: str, folder: Path, seeds: int | None = None) -
     for seed in range(count):
         for row, column in table.places(scale):
             settings = table.settings(row, column, scale)
-            found.append(Cell(row, column, seed, settings, code.version(settings), folder, tuple(table.logs)))
+            version, short = code.version(settings), table.settings(row, column, "smoke")
+            found.append(Cell(row, column, seed, settings, version, folder, tuple(table.logs), short))
     return found
 
 
@@ -112,6 +123,7 @@ def compute(cell: Cell, watch: Watch = lambda round, rounds: False) -> bool:
     if found is None:
         return False
     record |= {"seconds": time.perf_counter() - started, **found, "versions": versions()}
+    record["behaviour"] = fingerprint(cell.settings, cell.short)
     write_atomic(cell.path, (json.dumps(plain(_short(record)), ensure_ascii=False, indent=1) + "\n").encode())
     for stale in cell.run_folder.parent.glob(f"{cell.key}.*"):
         shutil.rmtree(stale, ignore_errors=True)

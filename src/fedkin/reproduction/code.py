@@ -1,6 +1,7 @@
 """The version of the code that matters for a cell: its method, its data, and everything these import.
 
-Comments, docstrings and layout do not count, nor do modules that only talk to the user.
+Comments, docstrings and layout do not count, nor do modules that only talk to the user. Where this has changed,
+`fedkin.reproduction.behaviour` tells whether what the code does has.
 """
 
 from __future__ import annotations
@@ -29,12 +30,24 @@ def version(settings: Mapping[str, Any]) -> str:
 
         roots = {f"fedkin.algorithms.{settings['algorithm']}", get(settings["data"]["name"]).build.__module__}
         roots |= {"fedkin.models.spec", "fedkin.data.federate", *LOOP}
+    return _hash(roots)
+
+
+def data_version(name: str) -> str:
+    """A short hash of the source that makes the clients of a data set: its reader, the partitions, the random streams."""
+    from fedkin.data.registry import get
+
+    return _hash({get(name).build.__module__, "fedkin.data.federate"}, within=("fedkin.data", "fedkin.streams"))
+
+
+def _hash(roots: set[str], within: tuple[str, ...] = ("fedkin",)) -> str:
+    """A short hash of the source of these modules and of all that they import."""
     seen: dict[str, str] = {}
     waiting = sorted(roots)
     while waiting:
         module = waiting.pop()
         silent = module.removeprefix("fedkin.").split(".")[0] in SPEECH or module.startswith(FASTER)
-        source = None if module in seen or silent else _read(module)
+        source = None if module in seen or silent or not module.startswith(within) else _read(module)
         if source is not None:
             imported, seen[module] = source
             if module != "fedkin.run":  # it knows every method; what a cell needs of it comes from the other roots

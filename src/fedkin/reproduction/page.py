@@ -34,12 +34,14 @@ def write_page(results: Path, path: Path) -> Path:
 
 
 def kept(results: Path) -> Iterator[Plan]:
-    """The tables and scales with results; the paper scale before the reduced one."""
+    """The tables and scales with results; the paper scale, and the reduced one where it has cells of its own."""
     for name in names():
+        told: set[str] = set()
         for scale in ("paper", "desk"):
             if any((results / name / scale).glob("*.json")):
                 chosen = plan(name, scale, results, seeds=_seeds(results / name / scale))
-                if chosen.kept:
+                if chosen.kept - told:
+                    told |= chosen.kept
                     yield chosen
 
 
@@ -76,8 +78,12 @@ def section(chosen: Plan, home: Path) -> Iterator[str]:
     """A table or figure with its numbers, claims and doubts."""
     table, summary = chosen.table, chosen.summary()
     yield f'<a id="{anchor(chosen)}"></a>\n\n## {table.title}\n'
-    yield f"`fedkin reproduce {table.name} --scale {chosen.scale}`: {summary['reduced'] or 'as published'}."
-    yield f"{summary['seeds']} seed{'s' if summary['seeds'] != 1 else ''}, {text.duration(summary['seconds'])} of computing."
+    seeds, published = summary["seeds"], table.seeds
+    fewer = chosen.scale == "paper" and seeds < published
+    command = f"fedkin reproduce {table.name} --scale {chosen.scale}" + (f" --seeds {seeds}" if fewer else "")
+    yield f"`{command}`: {summary['reduced'] or 'as published'}."
+    count = f"{seeds} of {published} seeds" if fewer else f"{seeds} seed{'s' if seeds != 1 else ''}"
+    yield f"{count}, {text.duration(summary['seconds'])} of computing."
     yield f"{table.shows}\n"
     picture = chosen.folder / "figure.png"
     if picture.exists():

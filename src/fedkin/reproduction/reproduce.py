@@ -81,7 +81,7 @@ def plan(
 
 def _kept(cell: Cell, any_code: bool) -> bool:
     record = cell.read()
-    return record is not None and (any_code or record["code"] == cell.code)
+    return record is not None and (any_code or cell.is_current(record))
 
 
 def missing(table: Table, scale: str, only: Sequence[str] | None = None, download: bool = False) -> dict[str, str]:

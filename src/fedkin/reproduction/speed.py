@@ -63,19 +63,19 @@ def _kernels() -> str:
     return hashlib.blake2b(b"".join(file.read_bytes() for file in files), digest_size=8).hexdigest()
 
 
-def made_up(data: str, clients: int = 16, samples: int = 60) -> Federation:
+def made_up(data: str, clients: int = 16, samples: int = 60, test_fraction: float = 0.1) -> Federation:
     """Random numbers in the shape of a data set: images and signals of ten classes, series of speeds, texts."""
     rng, shape = np.random.default_rng(0), (samples, *SHAPES[data])
     names = [f"client-{k}" for k in range(clients)]
     if data == "metr-la":
         series = {name: (rng.normal(size=shape), rng.normal(size=shape)) for name in names}
-        return Federation.from_arrays(series, test_fraction=0.1)
+        return Federation.from_arrays(series, test_fraction=test_fraction)
     if data == "shakespeare":
         texts = {name: (rng.integers(0, 100, shape), rng.integers(0, 100, samples)) for name in names}
-        return Federation.from_arrays(texts, test_fraction=0.1, classes=range(100), tokens=True)
-    labels = np.arange(samples) % 10
-    signals = {name: (rng.normal(size=shape).astype(np.float32), rng.permutation(labels)) for name in names}
-    return Federation.from_arrays(signals, test_fraction=0.1)
+        return Federation.from_arrays(texts, test_fraction=test_fraction, classes=range(100), tokens=True)
+    labels = [rng.permutation((np.arange(samples) + k) % 10) for k in range(clients)]
+    signals = {name: (rng.normal(size=shape).astype(np.float32), y) for name, y in zip(names, labels)}
+    return Federation.from_arrays(signals, test_fraction=test_fraction)
 
 
 def measure(model: str, data: str, batch_size: int) -> float:

@@ -27,7 +27,7 @@ class Measured:
         for cell in cells:
             record = cell.read()
             if record is not None:
-                record |= {"current": record["code"] == cell.code, "key": cell.key}
+                record |= {"current": cell.is_current(record), "key": cell.key}
                 records.setdefault((cell.row, cell.column), []).append(record)
         return cls(table, scale, records)
 

@@ -1,0 +1,120 @@
+"""What the code does, not how it is written: a fingerprint by which a cell outlives edits that change no number.
+
+The source of a cell's code (`fedkin.reproduction.code`) changes with every edit of a shared module; most edits change no
+result. So a cell also keeps what its method did in a short run: its own parameters, model and graph, in float64, on
+made-up clients in the shape of its data. Code that does the same there is taken for the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedkin.errors import FedkinError
+from fedkin.files import plain, write_json
+from fedkin.reproduction import code
+from fedkin.reproduction.speed import SHAPES, made_up
+
+SAMPLES = 200
+"""Of all made-up clients together, but at least four a client."""
+DIGITS = 6
+"""Of the numbers compared: far above what another order of summation changes in float64, far below any change of method."""
+CLOCKS = ("seconds", "versions")
+"""Entries of what a function returns that say how long it took, or where."""
+
+
+def fingerprint(settings: Mapping[str, Any], short: Mapping[str, Any]) -> str | None:
+    """A hash of what these settings do; None where that cannot be tried here. Remembered for the source at hand.
+
+    A function is called with the parameters of `short`, its table's smoke scale. A cell of that scale is as short as its
+    fingerprint, so it needs none.
+    """
+    if settings == short or settings.get("data", {}).get("name", "mnist") not in SHAPES:
+        return None
+    tried = short if "function" in settings else settings
+    text = json.dumps([tried, code.version(settings)], sort_keys=True)
+    path = _place(text)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(path.read_text())["fingerprint"])
+    try:
+        numbers = list(_numbers(_call(tried))) if "function" in tried else _run(tried)
+    except (FedkinError, OSError):
+        return None
+    rounded = " ".join(f"{number:.{DIGITS - 1}e}" for number in numbers)
+    found = hashlib.blake2b(f"{_data_version(settings)} {rounded}".encode(), digest_size=6).hexdigest()
+    with suppress(OSError, FedkinError):  # a cache that cannot be written costs time, nothing else
+        write_json(path, {"fingerprint": found})
+    return found
+
+
+def _place(text: str) -> Path:
+    from fedkin.data.store import cache_folder
+
+    return cache_folder() / ".behaviour" / f"{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}.json"
+
+
+def _data_version(settings: Mapping[str, Any]) -> str:
+    """Made-up clients say nothing of how real ones are made: the source of that counts as it is written."""
+    return "" if "function" in settings else code.data_version(settings["data"]["name"])
+
+
+def _run(settings: Mapping[str, Any]) -> list[float]:
+    """Two rounds (or until the method's period is over): sketches of the models, and how they do.
+
+    Two epochs: in the first step of a round every pull towards the received model is zero.
+    """
+    from fedkin import algorithms
+    from fedkin.options import make_options
+    from fedkin.result import Models
+    from fedkin.run import Run
+
+    parameters = {**settings["parameters"], "epochs": 2}
+    method = algorithms.make(settings["algorithm"], parameters)
+    clients = int(settings["data"].get("clients", 20))
+    truth = {"cluster": np.arange(clients) % 3}
+    federation = replace(made_up(settings["data"]["name"], clients, max(4, SAMPLES // clients), 0.25), truth=truth)
+    fraction = settings["run"].get("fraction", 1.0)
+    rounds = 1 + int(parameters.get("period") or 1)
+    graph = settings["graph"] if method.default_graph() is not None else None
+    options = make_options(
+        rounds=rounds, fraction=fraction, workers=1, influence=False, dtype="float64", eval_every=rounds
+    )
+    result = Run(federation, settings["model"], method, options, graph).run()
+    tested = [float(np.nanmean(result.metrics[when][result.metric])) for when in ("pre", "post")]
+    deployed = result.models.rows.numpy() if isinstance(result.models, Models) else result.rows
+    return [*sketch(deployed), *tested]
+
+
+def sketch(rows: np.ndarray, count: int = 4) -> list[float]:
+    """A few numbers that see every entry: the norm, and products with smooth waves along clients and weights."""
+    waves = [
+        float(np.cos((1 + i) * (np.arange(len(rows)) + 1)) @ rows @ np.cos((2 + i) * (np.arange(rows.shape[1]) + 1)))
+        for i in range(count)
+    ]
+    return [float(np.linalg.norm(rows)), *waves]
+
+
+def _call(settings: Mapping[str, Any]) -> Any:
+    module, _, name = settings["function"].partition(":")
+    return plain(getattr(import_module(module), name)(seed=0, **settings["parameters"]))
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """All numbers of a nested structure, in order."""
+    if isinstance(value, Mapping):
+        for key in sorted(value):
+            if key not in CLOCKS:
+                yield from _numbers(value[key])
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            yield from _numbers(entry)
+    elif isinstance(value, bool | int | float):
+        yield float(value)
