@@ -34,10 +34,10 @@ def version(settings: Mapping[str, Any]) -> str:
 
 
 def data_version(name: str) -> str:
-    """A short hash of the source that makes the clients of a data set: its reader, the partitions, the random streams."""
+    """A short hash of the source that makes the clients of a data set: its reader and the partitions."""
     from fedkin.data.registry import get
 
-    return _hash({get(name).build.__module__, "fedkin.data.federate"}, within=("fedkin.data", "fedkin.streams"))
+    return _hash({get(name).build.__module__, "fedkin.data.federate"}, within=("fedkin.data",))
 
 
 def _hash(roots: set[str], within: tuple[str, ...] = ("fedkin",)) -> str:

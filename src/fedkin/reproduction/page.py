@@ -21,6 +21,10 @@ from the JSON files under `results/` by `fedkin reproduce --render docs/reproduc
 mostly do not say which of the two they test; “difference” says which one it refers to. FedAvg + fine-tuning is FedAvg
 tested *post*. A verdict is the strictest that holds of: within the spread the paper prints, within 2 points, further
 off. A claim is checked with all methods tested *pre*, and with all tested *post*.
+
+A cell is kept with its settings, its seed and the version of the code. When the source changes, a short run on made-up
+clients in float64 tells whether the code still does the same; cells of code that does something else, or of which that is
+not known, are counted below as of an older version.
 """
 
 

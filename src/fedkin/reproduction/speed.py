@@ -15,6 +15,7 @@ import numpy as np
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.files import versions, write_json
+from fedkin.graphs import ClientGraph
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "mnist": (1, 28, 28),
@@ -64,12 +65,13 @@ def _kernels() -> str:
 
 
 def made_up(data: str, clients: int = 16, samples: int = 60, test_fraction: float = 0.1) -> Federation:
-    """Random numbers in the shape of a data set: images and signals of ten classes, series of speeds, texts."""
+    """Random numbers in the shape of a data set: images and signals of ten classes, series of speeds along a road, texts."""
     rng, shape = np.random.default_rng(0), (samples, *SHAPES[data])
     names = [f"client-{k}" for k in range(clients)]
     if data == "metr-la":
         series = {name: (rng.normal(size=shape), rng.normal(size=shape)) for name in names}
-        return Federation.from_arrays(series, test_fraction=test_fraction)
+        road = np.eye(clients, k=1) + np.eye(clients, k=-1)
+        return Federation.from_arrays(series, test_fraction=test_fraction, graph=ClientGraph(road, names=names))
     if data == "shakespeare":
         texts = {name: (rng.integers(0, 100, shape), rng.integers(0, 100, samples)) for name in names}
         return Federation.from_arrays(texts, test_fraction=test_fraction, classes=range(100), tokens=True)
