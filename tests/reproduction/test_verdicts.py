@@ -156,3 +156,20 @@ def test_text_of_claims_groups_columns_by_mark() -> None:
     assert text.claims(cells.table, summarise(cells)) == [
         ("ours is better than FedAvg", "holds: A (pre +5.00, post +5.00)")
     ]
+
+
+@pytest.mark.parametrize(
+    ("check", "margin"),
+    [
+        ("0.9 > 0.8 > 0.75", 0.05),
+        ("0.9 > 0.5 > 0.6 > 0.55", -0.1),  # the broken link, not the nearest one
+        ("0.1 <= 0.2 <= 0.15", -0.05),
+        ("0.5 ~ 0.51 ~ 0.4", 0.11),
+        ("0.5 ~ 0.9 > 0.7", 0.2),
+    ],
+)
+def test_the_margin_of_a_chain_is_that_of_its_weakest_link(check: str, margin: float) -> None:
+    table = tables.parse("t", TABLE.replace("ours > fedavgft", check))
+    claim = Measured(table, "desk", {}).claims()[-1]
+    assert claim["margin"]["post"] == pytest.approx(margin)
+    assert (claim["mark"] == "does not hold") == (margin < 0) or "~" in check

@@ -126,8 +126,14 @@ def _outcome(table: Table, claim: Claim, check: Check, column: str, value: Value
             return None
         pairs = list(zip(known, check.operators, known[1:]))
         marks[when] = all(COMPARE[operator](a, b) for a, operator, b in pairs)
-        margins[when] = min((b - a if operator in ("<", "<=") else a - b for a, operator, b in pairs), key=abs)
+        margins[when] = _margin(pairs)
     return {"mark": _mark(marks, list(_mixed(table, check))), "margin": margins, "holds": marks}
+
+
+def _margin(pairs: Sequence[tuple[float, str, float]]) -> float:
+    """The weakest link of a chain: negative where one is broken. Of a chain of ~ alone, the largest difference."""
+    ordered = [b - a if operator in ("<", "<=") else a - b for a, operator, b in pairs if operator != "~"]
+    return min(ordered) if ordered else max((a - b for a, _, b in pairs), key=abs)
 
 
 def _mark(marks: Mapping[str, bool], tested: Sequence[str]) -> str:
