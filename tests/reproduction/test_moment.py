@@ -1,0 +1,79 @@
+"""What a method's lead over FedAvg is, and how much of it is the moment of testing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedkin.reproduction import moment, page, reproduce, tables
+
+TABLE = """
+title = "Three methods"
+paper = "none"
+seeds = 1
+[run]
+rounds = 1
+[columns.a]
+title = "A"
+data = { name = "digits", clients = 4 }
+model = "mlr"
+[columns.b]
+title = "B"
+data = { name = "digits", clients = 5 }
+model = "mlr"
+[rows.local]
+title = "Local"
+algorithm = "local"
+[rows.fedavg]
+title = "FedAvg"
+algorithm = "fedavg"
+[rows.fedavgft]
+title = "FedAvg + fine-tuning"
+algorithm = "fedavgft"
+[rows.ours]
+title = "Ours"
+algorithm = "fedprox"
+[[claims]]
+says = "the question"
+check = "ours > fedavgft"
+[scales.smoke]
+[scales.desk]
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> reproduce.Plan:
+    """Kept cells of column A only."""
+    made = tables.parse("own.table", TABLE)
+    for module in (tables, reproduce, page):
+        monkeypatch.setattr(module, "get", lambda name: made)
+    numbers = {"local": (0.8, 0.81), "fedavg": (0.6, 0.9), "fedprox": (0.7, 0.88)}
+    chosen = reproduce.plan("own.table", "desk", tmp_path)
+    for cell in chosen.todo:
+        if cell.column == "a":
+            pre, post = numbers[cell.settings["algorithm"]]
+            record = {"code": cell.code, "pre": {"mean": pre}, "post": {"mean": post}, "seconds": 1.0, "versions": {}}
+            cell.path.parent.mkdir(parents=True, exist_ok=True)
+            cell.path.write_text(json.dumps(record))
+    return chosen
+
+
+def test_a_setting_counts_once_and_only_if_all_of_it_is_measured(plan: reproduce.Plan) -> None:
+    (line,) = moment.lines([plan, plan])
+    assert tuple(line.shown()) == ("own.table, desk", "A", "60.00", "90.00", "81.00", "Ours", "70.00", "88.00")
+
+
+def test_the_lead_is_told_as_tested_and_with_both_tested_alike(plan: reproduce.Plan) -> None:
+    text = "\n".join(moment.section([plan]))
+    assert "they lead FedAvg in 1 of the 1 settings below, by +28.0 points" in text
+    assert "With both tested after local training (FedAvg + fine-tuning) they lead in 0, by -2.0" in text
+    assert "they lead clients that train alone in 1, by +7.0" in text
+    assert list(moment.section([])) == []
+
+
+def test_a_table_without_the_question_is_left_out(plan: reproduce.Plan) -> None:
+    other = tables.parse("t", TABLE.replace("ours > fedavgft", "ours > local"))
+    assert moment.asked(other) is None
+    assert moment.asked(plan.table) == "ours"
