@@ -40,6 +40,7 @@ def test_a_rewritten_source_that_does_the_same_keeps_its_fingerprint(monkeypatch
     "change",
     [
         {"parameters": {"lr": 0.1, "epochs": 3, "mu": 0.501}},
+        {"parameters": {"lr": 0.01, "epochs": 3, "mu": 0.01}},
         {"parameters": {"lr": 0.1, "epochs": 3, "mu": 0.5, "batch_size": 2}},
         {"algorithm": "fedavg", "parameters": {"lr": 0.1}},
         {"model": "mlp:3"},
@@ -48,6 +49,12 @@ def test_a_rewritten_source_that_does_the_same_keeps_its_fingerprint(monkeypatch
 )
 def test_every_setting_shows(change: dict[str, Any]) -> None:
     assert found(**change) not in (None, found())
+
+
+def test_a_weak_pull_shows() -> None:
+    """FedProx with μ = 0.01 at rate 0.01 differs from FedAvg by a millionth of a step."""
+    gentle = {"lr": 0.01, "batch_size": 128}
+    assert found(parameters={**gentle, "mu": 0.01}) != found(algorithm="fedavg", parameters=gentle) is not None
 
 
 def test_code_that_does_something_else_has_another_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,13 +60,20 @@ def _measured_rows(measured: Measured, column: str) -> Iterator[tuple[int, str, 
 def _rounds(panel: Axes, measured: Measured, column: str) -> None:
     """The mean over clients and seeds after every evaluated round."""
     factor = 100 if measured.table.percent else 1
-    for place, row, title in _measured_rows(measured, column):
-        for when, style in MOMENTS:
+    rows = list(_measured_rows(measured, column))
+    methods = {row: measured.table.rows[row].algorithm for _, row, _ in rows}
+    for place, row, title in rows:
+        drawn = MOMENTS
+        if "fedavgft" in methods.values() and methods[row] in ("fedavg", "fedavgft"):
+            drawn = MOMENTS[:1] if methods[row] == "fedavg" else MOMENTS[1:]  # one run, drawn once
+        for when, style in drawn:
             curves = [record["curve"][when] for record in measured.good(row, column) if record.get("curve")]
             if curves and curves[0]["round"]:
                 mean = np.mean([curve["mean"] for curve in curves], axis=0) * factor
-                label = title if when == "post" else None
+                label = title if when == drawn[-1][0] else None
                 panel.plot(curves[0]["round"], mean, style, color=f"C{place % 10}", label=label, linewidth=1.2)
+    for when, style in MOMENTS:
+        panel.plot([], [], style, color="black", label=when, linewidth=1.2)
 
 
 def _rows(panel: Axes, measured: Measured, column: str) -> None:
