@@ -25,6 +25,8 @@ from fedkin.reproduction.speed import SHAPES, made_up
 
 SAMPLES = 200
 """Of all made-up clients together, but at least four a client."""
+SHAPED = "fedkin.reproduction.speed"
+"""Where clients are made up."""
 DECIMALS = 7
 """Of the numbers compared, as shares of how far the models moved: far above what another order of summation changes in
 float64, and enough to see FedProx's pull in two steps at rate 0.01."""
@@ -41,8 +43,9 @@ def fingerprint(settings: Mapping[str, Any], short: Mapping[str, Any]) -> str | 
     if settings == short or settings.get("data", {}).get("name", "mnist") not in SHAPES:
         return None
     tried = short if "function" in settings else settings
-    text = json.dumps([tried, code.version(settings)], sort_keys=True)
-    path = _place(text)
+    path = _place(
+        json.dumps([tried, code.version(settings), code.source(__name__), code.source(SHAPED)], sort_keys=True)
+    )
     with suppress(OSError, ValueError, KeyError, TypeError):
         return str(json.loads(path.read_text())["fingerprint"])
     try:

@@ -40,6 +40,12 @@ def data_version(name: str) -> str:
     return _hash({get(name).build.__module__, "fedkin.data.federate"}, within=("fedkin.data",))
 
 
+def source(module: str) -> str:
+    """A hash of the source of one module."""
+    found = _read(module)
+    return "" if found is None else found[1]
+
+
 def _hash(roots: set[str], within: tuple[str, ...] = ("fedkin",)) -> str:
     """A short hash of the source of these modules and of all that they import."""
     seen: dict[str, str] = {}
