@@ -46,7 +46,7 @@ def draw(measured: Measured, path: Path) -> Path | None:
     if handles:
         figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=80, metadata={"Software": None})
+    figure.savefig(path, dpi=75, metadata={"Software": None})
     return path
 
 
