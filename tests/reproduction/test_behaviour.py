@@ -52,7 +52,7 @@ def test_every_setting_shows(change: dict[str, Any]) -> None:
 
 
 def test_a_weak_pull_shows() -> None:
-    """FedProx with μ = 0.01 at rate 0.01 differs from FedAvg by a millionth of a step."""
+    """FedProx with μ = 0.01 at rate 0.01 differs from FedAvg by far less than a step."""
     gentle = {"lr": 0.01, "batch_size": 128}
     assert found(parameters={**gentle, "mu": 0.01}) != found(algorithm="fedavg", parameters=gentle) is not None
 

@@ -2,7 +2,8 @@
 
 The source of a cell's code (`fedkin.reproduction.code`) changes with every edit of a shared module; most edits change no
 result. So a cell also keeps what its method did in a short run: its own parameters, model and graph, in float64, on
-made-up clients in the shape of its data. Code that does the same there is taken for the same.
+made-up clients in the shape of its data. Code that does the same there is taken for the same. What shows only late in a run,
+such as the end of a schedule, it does not see.
 """
 
 from __future__ import annotations
@@ -25,8 +26,6 @@ from fedkin.reproduction.speed import SHAPES, made_up
 
 SAMPLES = 200
 """Of all made-up clients together, but at least four a client."""
-SHAPED = "fedkin.reproduction.speed"
-"""Where clients are made up."""
 DECIMALS = 7
 """Of the numbers compared, as shares of how far the models moved: far above what another order of summation changes in
 float64, and enough to see FedProx's pull in two steps at rate 0.01."""
@@ -44,7 +43,9 @@ def fingerprint(settings: Mapping[str, Any], short: Mapping[str, Any]) -> str | 
         return None
     tried = short if "function" in settings else settings
     path = _place(
-        json.dumps([tried, code.version(settings), code.source(__name__), code.source(SHAPED)], sort_keys=True)
+        json.dumps(
+            [tried, code.version(settings), code.source(__name__), code.source(made_up.__module__)], sort_keys=True
+        )
     )
     with suppress(OSError, ValueError, KeyError, TypeError):
         return str(json.loads(path.read_text())["fingerprint"])

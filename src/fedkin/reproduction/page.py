@@ -23,8 +23,8 @@ tested *post*. A verdict is the strictest that holds of: within the spread the p
 off. A claim is checked with all methods tested *pre*, and with all tested *post*.
 
 A cell is kept with its settings, its seed and the version of the code. When the source changes, a short run on made-up
-clients in float64 tells whether the code still does the same; cells of code that does something else, or of which that is
-not known, are counted below as of an older version.
+clients in float64 tells whether the code still does the same (not what shows only late in a run, such as the end of a
+schedule); cells of code that does something else, or of which that is not known, are counted below as of an older version.
 """
 
 
