@@ -141,9 +141,10 @@ def test_a_cell_of_the_code_at_hand_is_preferred(table: tables.Table, tmp_path: 
     assert cell.read() == {"code": cell.code}
     place.write_text(json.dumps({"code": "older"}))
     assert cell.read() == {"code": "old"}
-    place.write_text("{")  # half a file is no cell
     cell.path.unlink()
-    assert cell.read() is None
+    for spoilt in ("{", "{}", "[]", "3"):  # half a file is no cell, nor is any other JSON
+        place.write_text(spoilt)
+        assert cell.read() is None
 
 
 def test_a_stopped_cell_goes_on_and_ends_with_the_same_numbers(table: tables.Table, tmp_path: Path) -> None:

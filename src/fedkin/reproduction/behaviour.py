@@ -13,8 +13,8 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -111,8 +111,7 @@ def sketch(moved: np.ndarray, count: int = 4) -> list[float]:
 
 
 def _call(settings: Mapping[str, Any]) -> Any:
-    module, _, name = settings["function"].partition(":")
-    return plain(getattr(import_module(module), name)(seed=0, **settings["parameters"]))
+    return plain(resolve_name(settings["function"])(seed=0, **settings["parameters"]))
 
 
 def _numbers(value: Any) -> Iterator[float]:

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from fedkin.errors import FedkinError
@@ -81,10 +81,11 @@ class Cell:
         older: Record | None = None
         for path in chain([self.path], sorted(elsewhere)):
             try:
-                found = dict(json.loads(path.read_text()))
-            except (OSError, ValueError):
+                found = json.loads(path.read_text())
+                version = found["code"]
+            except (OSError, ValueError, KeyError, TypeError):  # cut short or spoilt: computed anew
                 continue
-            if found["code"] == self.code:
+            if version == self.code:
                 return found
             older = older or found
         return older
@@ -133,8 +134,7 @@ def compute(cell: Cell, watch: Watch = lambda round, rounds: False) -> bool:
 def _call(cell: Cell) -> Record:
     """A function `module:name` of the seed and parameters: a mapping of statistics, {"pre": …, "lines": …}, or a whole
     figure with "rows"."""
-    module, _, name = cell.settings["function"].partition(":")
-    found = getattr(import_module(module), name)(seed=cell.seed, **cell.settings["parameters"])
+    found = resolve_name(cell.settings["function"])(seed=cell.seed, **cell.settings["parameters"])
     if "rows" in found:
         return {"figure": dict(found)}
     return dict(found) if "pre" in found else {"pre": dict(found), "post": dict(found)}

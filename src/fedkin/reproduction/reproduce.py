@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from fedkin.errors import FedkinError, unknown
@@ -106,11 +107,11 @@ def missing(table: Table, scale: str, only: Sequence[str] | None = None, downloa
 
 
 def _exists(function: str) -> bool:
-    from importlib import import_module
-    from importlib.util import find_spec
-
-    module, _, name = function.partition(":")
-    return find_spec(module) is not None and hasattr(import_module(module), name)
+    try:
+        resolve_name(function)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def _column_missing(table: Table, name: str, scale: str, download: bool) -> str | None:
