@@ -41,6 +41,16 @@ def test_settings_are_valid_at_every_scale(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_the_paper_scale_leaves_out_no_data(name: str) -> None:
+    """Fewer samples belong to a scale, which says so in words."""
+    table = tables.get(name)
+    for row, column in table.places("paper"):
+        settings = table.settings(row, column, "paper")
+        source = settings.get("data") or settings["parameters"].get("source", {})
+        assert not {"samples", "stride"} & set(source), f"{row}, {column}: {source}"
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_published_numbers_and_claims_can_be_read(name: str) -> None:
     table = tables.get(name)
     for row in table.rows.values():

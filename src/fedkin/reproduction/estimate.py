@@ -10,8 +10,19 @@ from fedkin.reproduction.reproduce import cores, missing
 from fedkin.reproduction.speed import probe
 from fedkin.reproduction.tables import SCALES, Table, get, names
 
-EFFORT = {"pfedme": 4.5, "perfedavg": 1.5, "ditto": 2.0, "pfedbayes": 12.0, "scaffold": 1.1, "ifca": 1.2}
-"""What a local step costs in units of plain SGD, as measured."""
+EFFORT = {
+    "ditto": 2.0,
+    "fedcedar": 1.4,
+    "fedska": 3.2,
+    "global": 1.8,
+    "ifca": 1.9,
+    "mocha": 1.3,
+    "perfedavg": 2.3,
+    "pfedbayes": 12.0,
+    "pfedme": 6.5,
+    "sfl": 1.6,
+}
+"""What a cell costs in units of FedAvg: medians over the kept cells (pFedBayes: a probe)."""
 
 
 def listing(out: Path) -> list[dict[str, Any]]:
