@@ -126,7 +126,8 @@ def _lines(panel: Axes, measured: Measured, column: str) -> None:
 def _matrix(panel: Axes, measured: Measured, column: str) -> None:
     """A matrix that a function returned (a graph), first row and seed."""
     row = next(row for _, row, _ in _measured_rows(measured, column))
-    panel.imshow(np.array(measured.good(row, column)[0]["matrix"], dtype=float), cmap="viridis")
+    matrix = np.array(measured.good(row, column)[0]["matrix"], dtype=float)
+    panel.imshow(matrix, cmap="viridis", interpolation="nearest")
     panel.locator_params(integer=True)
 
 
