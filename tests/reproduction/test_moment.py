@@ -14,7 +14,7 @@ title = "Three methods"
 paper = "none"
 seeds = 1
 [run]
-rounds = 1
+rounds = 2
 [columns.a]
 title = "A"
 data = { name = "digits", clients = 4 }
@@ -40,6 +40,7 @@ says = "the question"
 check = "ours > fedavgft"
 [scales.smoke]
 [scales.desk]
+run = { rounds = 1 }
 """
 
 
@@ -49,20 +50,31 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> reproduce.Plan:
     made = tables.parse("own.table", TABLE)
     for module in (tables, reproduce, page):
         monkeypatch.setattr(module, "get", lambda name: made)
+    return keep(reproduce.plan("own.table", "desk", tmp_path))
+
+
+def keep(plan: reproduce.Plan) -> reproduce.Plan:
+    """Numbers for the cells of column A only."""
     numbers = {"local": (0.8, 0.81), "fedavg": (0.6, 0.9), "fedprox": (0.7, 0.88)}
-    chosen = reproduce.plan("own.table", "desk", tmp_path)
-    for cell in chosen.todo:
+    for cell in plan.todo:
         if cell.column == "a":
             pre, post = numbers[cell.settings["algorithm"]]
             record = {"code": cell.code, "pre": {"mean": pre}, "post": {"mean": post}, "seconds": 1.0, "versions": {}}
             cell.path.parent.mkdir(parents=True, exist_ok=True)
             cell.path.write_text(json.dumps(record))
-    return chosen
+    return plan
 
 
 def test_a_setting_counts_once_and_only_if_all_of_it_is_measured(plan: reproduce.Plan) -> None:
     (line,) = moment.lines([plan, plan])
     assert tuple(line.shown()) == ("own.table, desk", "A", "60.00", "90.00", "81.00", "Ours", "70.00", "88.00")
+
+
+def test_a_setting_counts_at_the_first_of_its_scales(plan: reproduce.Plan, tmp_path: Path) -> None:
+    longer = keep(reproduce.plan("own.table", "paper", tmp_path))
+    assert {cell.key for cell in longer.todo}.isdisjoint(cell.key for cell in plan.cells)
+    (line,) = moment.lines([longer, plan])
+    assert line.table == "own.table, paper"
 
 
 def test_the_lead_is_told_as_tested_and_with_both_tested_alike(plan: reproduce.Plan) -> None:

@@ -37,7 +37,8 @@ class Line:
 
 
 def lines(plans: Iterable[Plan]) -> Iterator[Line]:
-    """Every setting of every table (figures repeat them) in which all three are measured; the same cells once."""
+    """Every setting of every table (figures repeat them) in which all three are measured; the same cells once,
+    and a setting at the first of its scales."""
     told: set[tuple[str, ...]] = set()
     for chosen in plans:
         table, row = chosen.table, asked(chosen.table)
@@ -47,9 +48,10 @@ def lines(plans: Iterable[Plan]) -> Iterator[Line]:
         for column in table.columns:
             cells = [measured.good(name, column) for name in ("fedavg", "local", row)]
             keys = tuple(group[0]["key"] for group in cells if group)
-            if len(keys) < len(cells) or keys in told:
+            place = (table.name, column)
+            if len(keys) < len(cells) or keys in told or place in told:
                 continue
-            told.add(keys)
+            told |= {keys, place}
             moments: list[tuple[str, When]] = [("fedavg", "pre"), ("fedavg", "post"), ("local", "post")]
             moments += [(row, "pre"), (row, "post")]
             found = [measured.number(name, column, table.statistics[0], when) for name, when in moments]
