@@ -42,11 +42,8 @@ def fingerprint(settings: Mapping[str, Any], short: Mapping[str, Any]) -> str | 
     if settings == short or settings.get("data", {}).get("name", "mnist") not in SHAPES:
         return None
     tried = short if "function" in settings else settings
-    path = _place(
-        json.dumps(
-            [tried, code.version(settings), code.source(__name__), code.source(made_up.__module__)], sort_keys=True
-        )
-    )
+    sources = [code.version(settings), code.source(__name__), code.source(made_up.__module__)]
+    path = _place(json.dumps([tried, *sources], sort_keys=True))
     with suppress(OSError, ValueError, KeyError, TypeError):
         return str(json.loads(path.read_text())["fingerprint"])
     try:
