@@ -15,8 +15,8 @@ import numpy as np
 import timing
 import torch
 
+from fedkin.clients import Clients
 from fedkin.engines import connect
-from fedkin.engines.clients import Clients
 from fedkin.federation import Federation
 from fedkin.models import ModelSpec
 from fedkin.streams import Streams

@@ -71,9 +71,9 @@ def one(clients: int, rows_file: bool = False, wide: bool = False, limit: float 
     """One run, in this process."""
     from fedkin import train
     from fedkin.algorithms import FedU
-    from fedkin.callbacks import Callback
     from fedkin.graphs import knn
     from fedkin.run import Run
+    from fedkin.run.callbacks import Callback
 
     idle = peak()
     if limit is not None:

@@ -18,7 +18,7 @@ from torch import nn
 import fedkin
 from fedkin import Federation
 from fedkin.algorithms import FedRelax
-from fedkin.summary import gains
+from fedkin.result.summary import gains
 
 
 def network() -> nn.Module:

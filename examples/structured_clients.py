@@ -25,8 +25,8 @@ from matplotlib.axes import Axes
 import fedkin
 from fedkin.algorithms import FedCedar
 from fedkin.data.topology import groups_of
-from fedkin.history import History
-from fedkin.structure import Structure, recovered, true_structure
+from fedkin.diagnostics.structure import Structure, recovered, true_structure
+from fedkin.result.history import History
 
 PER_GROUP, PERIOD, FRACTION = 20, 5, 0.3
 COLOURS = np.array(["#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#bab0ac"])

@@ -10,9 +10,9 @@ import pytest
 from fedkin import Federation, data
 from fedkin.algorithm import Algorithm, Setting
 from fedkin.algorithms import FedAvg, FedProx, Local
-from fedkin.callbacks import Callback
 from fedkin.compare import Comparison, compare
 from fedkin.errors import FedkinError
+from fedkin.run.callbacks import Callback
 
 
 def digits(seed: int) -> Federation:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from fedkin import files
 from fedkin.errors import FedkinError
-from fedkin.history import History
+from fedkin.result.history import History
 
 TENSORS = {
     "rows": torch.arange(12, dtype=torch.float32).view(4, 3),

@@ -10,11 +10,11 @@ import work
 
 import fedkin
 from fedkin.algorithms.fedavg import FedAvg
-from fedkin.callbacks import Callback
 from fedkin.federation import Federation
-from fedkin.history import Record
 from fedkin.models import ModelSpec
+from fedkin.result.history import Record
 from fedkin.run import Run
+from fedkin.run.callbacks import Callback
 from fedkin.streams import Streams
 
 MODELS = {"mlr": "mlr", "mlp": "mlp:100,100", "cnn": "fedpnp-mnist"}

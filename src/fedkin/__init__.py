@@ -24,7 +24,7 @@ _PUBLIC = {
     "data": "fedkin.data",
     "graphs": "fedkin.graphs",
     "models": "fedkin.models",
-    "theory": "fedkin.theory",
+    "theory": "fedkin.diagnostics.theory",
 }
 __all__ = [
     "ClientGraph",
@@ -44,7 +44,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from fedkin import algorithms, couplings, data, graphs, models, theory
+    from fedkin import algorithms, couplings, data, graphs, models
+    from fedkin.diagnostics import theory
     from fedkin.errors import FedkinError
     from fedkin.federation import Federation
     from fedkin.graphs import ClientGraph
@@ -56,7 +57,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'fedkin' has no attribute {name!r}")
     module = import_module(_PUBLIC[name])
-    return module if module.__name__ == f"fedkin.{name}" else getattr(module, name)
+    return module if module.__name__.rpartition(".")[2] == name else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -17,9 +17,9 @@ import torch
 from pydantic import ConfigDict, ValidationError
 from torch import Tensor
 
+from fedkin.clients import Clients, Replies
 from fedkin.couplings import Coupling
-from fedkin.engines.clients import Clients, Replies
-from fedkin.errors import FedkinError, unknown
+from fedkin.errors import FedkinError, first_fault, unknown
 from fedkin.federation import Task
 from fedkin.graphs import ClientGraph
 from fedkin.local.sgd import Sgd
@@ -256,14 +256,6 @@ class Algorithm(Sgd):
         per_client = {"rows": rows[:, setting.shared_columns(private)] if private else rows}
         shared = {"parts": parts, "private": private, "disclose": disclose}
         return clients.ask("evaluate", ids, per_client, shared, bill=False)
-
-
-def first_fault(owner: str, problem: ValidationError) -> str:
-    """The first fault of a pydantic error in one line: the parameter, its value, and what is allowed."""
-    fault = problem.errors()[0]
-    name = ".".join(str(part) for part in fault["loc"]) or "parameters"
-    message = str(fault["msg"]).removeprefix("Value error, ")
-    return f"{owner}: {name} = {fault.get('input')!r} is not allowed: {message[0].lower()}{message[1:]}"
 
 
 def mix(

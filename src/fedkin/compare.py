@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 
-from fedkin import algorithms, checkpoint, records
+from fedkin import algorithms
 from fedkin.algorithm import Algorithm
-from fedkin.callbacks import Callback
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.files import versions, write_json
 from fedkin.graphs import ClientGraph
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike
-from fedkin.options import Options, make_options
-from fedkin.result import Result, load
-from fedkin.run import Run
+from fedkin.result import Result, records
+from fedkin.run import Options, Run, make_options, prepare
+from fedkin.run.callbacks import Callback
 
 Watch = Callable[[str, int], Sequence[Callback]]
 """Callbacks for the run of a method (its name) with a seed."""
@@ -153,10 +150,9 @@ def compare(
             if method.name in skipped:
                 continue
             folder = _folder(base, method, seed)
-            run = Run(clients, model, method, chosen, graph, folder, watch(method.name, seed))
-            kept = _take_up(run, model)
+            run = prepare(clients, model, method, chosen, graph, folder, watch(method.name, seed))
             try:
-                result = run.run() if kept is None else kept
+                result = _kept_or_trained(run)
             except FedkinError as problem:
                 if method.name == "local":
                     raise
@@ -194,47 +190,21 @@ def _unfit(
     """
     for method in methods:
         try:
-            run = Run(federation, model, method, options, graph, _folder(base, method, options.seed))
+            run = prepare(federation, model, method, options, graph, _folder(base, method, options.seed))
         except FedkinError as problem:
             if method.name == "local":
                 raise
             yield method.name, str(problem).removeprefix(f"{method.name}: ")
         else:
             run.clients.close()
-            _refuse_other_settings(run)
+            run.refuse_other_settings()
 
 
-def _take_up(run: Run, model: ModelLike) -> Result | None:
-    """The result, if the run's folder holds it finished; else None, with the run brought to its last checkpoint."""
-    _refuse_other_settings(run)
-    if run.out is None:
-        return None
-    if (run.out / "result.safetensors").exists():
-        result = load(run.out, model)
-        if result.facts["finished"]:
-            run.clients.close()
-            return result
-    path = checkpoint.latest(run.out)
-    if path is not None:
-        run.go_back_to(path)
-    return None
-
-
-def _refuse_other_settings(run: Run) -> None:
-    """A folder belongs to one setting: never mix results of two."""
-    out = run.out
-    if out is None or not (out / "config.toml").exists():
-        return
-    stored = tomllib.loads((out / "config.toml").read_text())
-    ours = tomllib.loads(tomli_w.dumps(run.config()))
-    for section in ("data", "model", "algorithm", "run"):
-        before, now = stored.get(section, {}), ours[section]
-        for key in sorted({*before, *now}):
-            if before.get(key) != now.get(key):
-                was, wanted = before.get(key, "unset"), now.get(key, "unset")
-                raise FedkinError(
-                    f"{out} holds a run with {section}.{key} = {was}, now it is {wanted}; choose another --out"
-                )
-    graph = ClientGraph.load(out / "graph.npz") if (out / "graph.npz").exists() else None
-    if graph != run.setting.graph:
-        raise FedkinError(f"{out} holds a run with another graph; choose another --out")
+def _kept_or_trained(run: Run) -> Result:
+    """The result from the run's folder, if it is finished there; else go on from where it stopped."""
+    kept = run.kept()
+    if kept is not None:
+        run.clients.close()
+        return kept
+    run.take_up()
+    return run.run()

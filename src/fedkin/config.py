@@ -28,7 +28,7 @@ from fedkin.errors import FedkinError, unknown
 if TYPE_CHECKING:
     from fedkin.algorithm import Algorithm
     from fedkin.federation import Federation
-    from fedkin.options import Options
+    from fedkin.run.options import Options
 
 SECTIONS = ("data", "model", "training", "algorithm", "algorithms", "graph", "run")
 WRITTEN_BY_RUNS = {"versions", "fingerprint"}
@@ -108,7 +108,7 @@ class Settings:
         return {name: algorithms.make(name, dict(given)) for name, given in self.methods.items()}
 
     def options(self, seed: int) -> Options:
-        from fedkin.options import make_options
+        from fedkin.run.options import make_options
 
         return make_options(**self.run, seed=seed)
 
@@ -246,7 +246,7 @@ def _data(layers: Sequence[Layer]) -> NamedData | Table:
     try:
         return kind(**found)
     except ValidationError as problem:
-        from fedkin.algorithm import first_fault
+        from fedkin.errors import first_fault
 
         raise FedkinError(first_fault("data", problem)) from problem
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class FedkinError(ValueError):
@@ -23,3 +27,11 @@ def unknown(kind: str, name: object, known: Iterable[object]) -> FedkinError:
     if near:
         return FedkinError(f"unknown {kind} {str(name)!r}; did you mean {', '.join(map(repr, near))}?")
     return FedkinError(f"unknown {kind} {str(name)!r}; choose one of: {', '.join(names)}")
+
+
+def first_fault(owner: str, problem: ValidationError) -> str:
+    """The first fault of a pydantic error in one line: the parameter, its value, and what is allowed."""
+    fault = problem.errors()[0]
+    name = ".".join(str(part) for part in fault["loc"]) or "parameters"
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    return f"{owner}: {name} = {fault.get('input')!r} is not allowed: {message[0].lower()}{message[1:]}"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from fedkin.graphs import ClientGraph
+    from fedkin.roster import Roster
 
 Kind = Literal["classification", "regression"]
 
@@ -367,6 +368,25 @@ class Federation:
             for array in (split.offsets, split.y, split.x):
                 digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
+
+    def roster(self) -> Roster:
+        """What a server may know of this federation: names, sizes, the task, and no sample."""
+        from fedkin.roster import Roster
+
+        return Roster(
+            self.names,
+            self.task,
+            self.train.sizes,
+            self.validation.sizes,
+            self.test.sizes,
+            fingerprint=self.fingerprint(),
+            graph=self.graph,
+            truth=self.truth,
+            notes=self.notes,
+            source=self.source,
+            inputs=self.inputs,
+            label_counts=self.label_counts() if self.task.kind == "classification" else None,
+        )
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw who holds what: label counts per client, or sample counts for regression."""

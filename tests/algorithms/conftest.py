@@ -16,8 +16,8 @@ from fedkin.local.batches import plan_batches
 from fedkin.local.losses import per_sample
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelSpec
-from fedkin.options import make_options
-from fedkin.run import Run
+from fedkin.run import Run, prepare
+from fedkin.run.options import make_options
 from fedkin.streams import Streams, client_keys
 
 SEED = 4
@@ -77,7 +77,7 @@ class Plain:
 def finished(federation: Federation, model: Any, algorithm: Algorithm, **options: Any) -> Run:
     """A run after its last round, to look into."""
     settings = {"rounds": 2, "seed": SEED, "dtype": "float64", **options}
-    run = Run(federation, model, algorithm, make_options(**settings))
+    run = prepare(federation, model, algorithm, make_options(**settings))
     run.run()
     return run
 

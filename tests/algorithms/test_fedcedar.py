@@ -12,7 +12,7 @@ from sklearn.cluster import KMeans
 import fedkin
 from fedkin.algorithm import Setting, State
 from fedkin.algorithms.fedcedar import FedCedar
-from fedkin.engines.clients import Replies
+from fedkin.clients import Replies
 from fedkin.errors import FedkinError
 from fedkin.streams import client_keys
 

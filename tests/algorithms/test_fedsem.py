@@ -10,7 +10,7 @@ import torch
 import fedkin
 from fedkin.algorithm import Setting, State
 from fedkin.algorithms.fedsem import FedSem
-from fedkin.engines.clients import Replies
+from fedkin.clients import Replies
 from fedkin.errors import FedkinError
 
 SETTINGS = {"lr": 0.1, "batch_size": 6}

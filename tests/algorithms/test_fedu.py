@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 import fedkin
-from fedkin import ClientGraph, Federation, FedkinError, Result, checkpoint
+from fedkin import ClientGraph, Federation, FedkinError, Result
 from fedkin.algorithms import FedU, Local
 from fedkin.couplings import total_variation
+from fedkin.diagnostics.theory import stationary_point
 from fedkin.graphs import complete, empty
-from fedkin.theory import stationary_point
+from fedkin.run import checkpoint
 
 SIZES = (24, 9, 17, 1, 30, 12)
 

@@ -10,7 +10,7 @@ import fedkin
 from fedkin.algorithm import Setting, State
 from fedkin.algorithms.fedavg import FedAvg
 from fedkin.algorithms.ifca import IFCA
-from fedkin.engines.clients import Replies
+from fedkin.clients import Replies
 from fedkin.errors import FedkinError
 from fedkin.models import ModelSpec
 from fedkin.streams import Streams

@@ -13,7 +13,7 @@ import fedkin
 from fedkin import Federation, FedkinError, Result
 from fedkin.algorithms import Local, Mocha
 from fedkin.algorithms.mocha import mean_of_others
-from fedkin.theory import stationary_point
+from fedkin.diagnostics.theory import stationary_point
 
 
 def regression(clients: int = 4, samples: int = 60) -> Federation:

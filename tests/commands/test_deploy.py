@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_file_is_there_and_readable(folder: Path) -> None:
-    from fedkin.engines.flower.server import Plan
+    from fedkin.deployment.server import Plan
     from fedkin.engines.flower.site import Site
 
     app_config = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]

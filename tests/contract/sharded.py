@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedkin.engines.clients import n_bytes
+from fedkin.clients import n_bytes
 from fedkin.engines.host import Host
 from fedkin.engines.sharding import Post, Question, Said, Sharded
 from fedkin.federation import Federation

@@ -102,7 +102,7 @@ def test_plaintext_and_a_wrong_authority_are_refused(guided: Guided, tmp_path: P
     plain.request("GET", "/")
     with pytest.raises((http.client.HTTPException, OSError)):
         plain.getresponse()
-    from fedkin.engines.flower.credentials import make_certificates
+    from fedkin.deployment.credentials import make_certificates
 
     other = make_certificates(tmp_path, ["127.0.0.1"]) / "ca.pem"
     for authority, refused in ((other, True), (guided.folder / "server" / "certificates" / "ca.pem", False)):
@@ -117,7 +117,7 @@ def test_plaintext_and_a_wrong_authority_are_refused(guided: Guided, tmp_path: P
 
 def test_an_unknown_key_and_a_wrong_ca_keep_a_site_out(guided: Guided, tmp_path: Path) -> None:
     """A copy of a site with a key that was not registered, and one that trusts another authority."""
-    from fedkin.engines.flower.credentials import make_certificates, make_key
+    from fedkin.deployment.credentials import make_certificates, make_key
 
     before = guided.processes["server"].text().count("Activated node_id")
     for name in ("stranger", "misled"):

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import fedkin
 from fedkin import algorithms
-from fedkin.engines.flower.server import Plan, train
+from fedkin.deployment.server import Plan, train
 from fedkin.engines.flower.site import Site
 from fedkin.engines.flower.wire import Message
 from fedkin.errors import FedkinError

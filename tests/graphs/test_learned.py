@@ -19,7 +19,7 @@ from fedkin.graphs.learned import (
     snapshot,
     strongest,
 )
-from fedkin.optimisers import Parameters
+from fedkin.graphs.parameters import Parameters
 from fedkin.streams import Streams
 
 

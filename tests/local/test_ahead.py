@@ -12,9 +12,9 @@ import fedkin
 from fedkin import algorithms
 from fedkin.federation import Federation
 from fedkin.local import ahead, tasks
-from fedkin.options import make_options
 from fedkin.result import Result
-from fedkin.run import Run
+from fedkin.run import prepare
+from fedkin.run.options import make_options
 
 
 def sites() -> Federation:
@@ -62,7 +62,7 @@ def test_how_often_clients_train(monkeypatch: pytest.MonkeyPatch, options: dict[
 
 
 def test_another_question_or_another_state_is_trained_for() -> None:
-    made = Run(sites(), "bn-mlp:4", algorithms.make("fedavg", {"lr": 0.1}), make_options(rounds=1))
+    made = prepare(sites(), "bn-mlp:4", algorithms.make("fedavg", {"lr": 0.1}), make_options(rounds=1))
     shard, ids = made.clients.shard, np.arange(5)  # type: ignore[attr-defined]
     rows = made.state.rows.contiguous()
     shared = {"sgd": {"lr": 0.1}, "round": 1, "private": ()}

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from fedkin.graphs import similarity
-from fedkin.history import History
 from fedkin.reports.page import embedded, traffic, write_report
+from fedkin.result.history import History
 
 from .conftest import HOSTILE
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedkin import FedkinError, algorithms
-from fedkin.options import make_options
 from fedkin.reproduction import reproduce, tables, verdicts
 from fedkin.reproduction.summary import Measured
+from fedkin.run.options import make_options
 
 NAMES = tables.names()
 PAPERS = {

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedkin.algorithm import Setting, State, follow_influence
 from fedkin.algorithms.fedu import LaplacianRegularised, graph_of, keep_positive
+from fedkin.clients import Clients, Replies
 from fedkin.couplings import LaplacianStep
-from fedkin.engines.clients import Clients, Replies
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
 

@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix, place
+from fedkin.clients import Replies
 from fedkin.couplings import Coupling
-from fedkin.engines.clients import Replies
 
 
 class FedAMP(Algorithm):

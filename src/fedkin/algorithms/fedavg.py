@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fedkin.algorithm import Algorithm, Setting, State, mix
+from fedkin.clients import Replies
 from fedkin.couplings import Average
-from fedkin.engines.clients import Replies
 
 
 class FedAvg(Algorithm):

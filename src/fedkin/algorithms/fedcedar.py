@@ -11,9 +11,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin.algorithm import Algorithm, Setting, State, mix, place
-from fedkin.clustering import Labels, by_name, k_means, lasting_names, rand_index, told_labels
+from fedkin.clients import Replies
+from fedkin.couplings.clustering import Labels, by_name, k_means, lasting_names, rand_index, told_labels
 from fedkin.couplings.clusters import MEAN, ClusterPropagation, SimOn, averaging, cosines, relate, remember
-from fedkin.engines.clients import Replies
 from fedkin.errors import FedkinError
 from fedkin.streams import client_keys
 

@@ -12,12 +12,12 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from torch import Tensor
 
 from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix, place
+from fedkin.clients import Replies
 from fedkin.couplings import Average, Coupling, GraphFilter, graph_denoiser, schedules, total_variation
 from fedkin.couplings.denoisers import Response, Strength, find
 from fedkin.couplings.filters import Fidelity
 from fedkin.couplings.plug import ITERATIVE
 from fedkin.couplings.plug import names as denoiser_names
-from fedkin.engines.clients import Replies
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
 

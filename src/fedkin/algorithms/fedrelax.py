@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, field_validator
 
 from fedkin.algorithm import Algorithm, Setting, State
-from fedkin.engines.clients import Clients, Replies
+from fedkin.clients import Clients, Replies
 from fedkin.errors import FedkinError
 from fedkin.federation import Task
 from fedkin.graphs import ClientGraph

@@ -10,9 +10,9 @@ import torch
 from pydantic import Field
 
 from fedkin.algorithm import Algorithm, Setting, State, mix, place
-from fedkin.clustering import by_name, in_order, k_means_seeds, nearest, rand_index
+from fedkin.clients import Replies
+from fedkin.couplings.clustering import by_name, in_order, k_means_seeds, nearest, rand_index
 from fedkin.couplings.clusters import ClusterPropagation, remember
-from fedkin.engines.clients import Replies
 
 
 class FedSem(Algorithm):

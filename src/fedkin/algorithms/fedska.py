@@ -12,17 +12,17 @@ from torch import Tensor
 
 from fedkin.algorithm import LocalWork, Setting, State, mix
 from fedkin.algorithms.fedavg import FedAvg
+from fedkin.clients import Clients, Replies
 from fedkin.couplings import Identity
-from fedkin.engines.clients import Clients, Replies
 from fedkin.errors import FedkinError
 from fedkin.graphs.learned import Encoder, Similarity, StructureLearner, keep_snapshot, masks, normalise
+from fedkin.graphs.parameters import Optimiser, Parameters
 from fedkin.local.features import Granularity, part_features, split_gradient, taps, train_guided
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, client_task, training_task
 from fedkin.local.training import train
 from fedkin.models.cut import cut
-from fedkin.optimisers import Optimiser, Parameters
 
 MOST = 30
 """Neighbours kept per client unless told otherwise (fewer where there are fewer clients)."""

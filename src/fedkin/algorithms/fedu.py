@@ -12,9 +12,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin.algorithm import Algorithm, Setting, State, follow_influence
+from fedkin.clients import NOT_FINITE, Replies
 from fedkin.couplings import LaplacianStep, safe_step, stability, total_variation
 from fedkin.couplings.laplacian import Neighbours
-from fedkin.engines.clients import NOT_FINITE, Replies
 from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph
 from fedkin.local.batches import count_steps

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedkin.algorithm import Algorithm, LocalWork, Setting, State
-from fedkin.engines.clients import Replies
+from fedkin.clients import Replies
 from fedkin.errors import FedkinError
 from fedkin.local.batches import Plan, plan_batches
 from fedkin.local.sgd import Sgd, descend

@@ -11,9 +11,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix
-from fedkin.clustering import in_order, rand_index
+from fedkin.clients import Clients, Replies
+from fedkin.couplings.clustering import in_order, rand_index
 from fedkin.couplings.clusters import ClusterPropagation, remember
-from fedkin.engines.clients import Clients, Replies
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, client_task, training_task

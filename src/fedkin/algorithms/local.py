@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from fedkin.algorithm import Algorithm, Setting, State, follow_influence
+from fedkin.clients import Replies
 from fedkin.couplings import Identity
-from fedkin.engines.clients import Replies
 
 
 class Local(Algorithm):

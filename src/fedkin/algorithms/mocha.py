@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin.algorithm import Algorithm, LocalWork, Setting, State, place
-from fedkin.engines.clients import Replies
+from fedkin.clients import Replies
 from fedkin.errors import FedkinError
 from fedkin.local.batches import count_steps
 from fedkin.local.kernels.linear import dense_layers

@@ -8,9 +8,9 @@ import numpy as np
 from pydantic import Field
 
 from fedkin.algorithm import Algorithm, Setting, State, mix
-from fedkin.clustering import Labels, told_labels
+from fedkin.clients import Replies
 from fedkin.couplings import ClusterAverage
-from fedkin.engines.clients import Replies
+from fedkin.couplings.clustering import Labels, told_labels
 from fedkin.errors import FedkinError
 
 

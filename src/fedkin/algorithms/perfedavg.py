@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedkin.algorithm import LocalWork, Setting, State
 from fedkin.algorithms.fedavg import FedAvg
-from fedkin.engines.clients import Clients, Replies
+from fedkin.clients import Clients, Replies
 from fedkin.local.batches import Batch
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard

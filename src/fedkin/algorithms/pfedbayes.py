@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix, stretched
+from fedkin.clients import Replies
 from fedkin.couplings import Average
-from fedkin.engines.clients import Replies
 from fedkin.errors import FedkinError
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard

@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix, stretched
+from fedkin.clients import Replies
 from fedkin.couplings import Average
-from fedkin.engines.clients import Replies
 from fedkin.local.batches import count_steps
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard

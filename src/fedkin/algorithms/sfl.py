@@ -11,13 +11,13 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix
+from fedkin.clients import Replies
 from fedkin.couplings.propagation import Propagation, with_self_loops
-from fedkin.engines.clients import Replies
 from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.embedded import EmbeddingGraph, agreement
 from fedkin.graphs.learned import keep_snapshot
-from fedkin.optimisers import Parameters
+from fedkin.graphs.parameters import Parameters
 
 MOST = 30
 """Edges kept per client of a learned graph unless told otherwise (fewer where there are fewer clients)."""

@@ -13,9 +13,9 @@ from fedkin.commands import flags
 from fedkin.commands.run import INTERRUPTED
 
 if TYPE_CHECKING:
-    from fedkin.callbacks import Callback
     from fedkin.compare import Comparison
     from fedkin.config import Settings
+    from fedkin.run.callbacks import Callback
 
 
 def compare(
@@ -181,7 +181,7 @@ class Bars:
         self.progress.stop()
 
     def watch(self, name: str, seed: int) -> list[Callback]:
-        from fedkin.callbacks import Callback
+        from fedkin.run.callbacks import Callback
 
         bar, before = self.bars[name], self.seeds.index(seed) * self.rounds
         progress = self.progress

@@ -36,7 +36,7 @@ def init(
     from fedkin.files import write_json
 
     _needs_flower()
-    from fedkin.engines.flower.deploy import Deployment
+    from fedkin.deployment.new_app import Deployment
 
     names = [name.strip() for name in sites.split(",") if name.strip()]
     found = Deployment(folder, names, address, port, model, algorithm, rounds, example).write()
@@ -63,7 +63,7 @@ def certificates(
     from fedkin.commands import show
 
     _needs_flower()
-    from fedkin.engines.flower.credentials import make_certificates
+    from fedkin.deployment.credentials import make_certificates
 
     show.wrote(make_certificates(folder, list(dict.fromkeys([address, "127.0.0.1", "localhost"]))))
 
@@ -82,7 +82,7 @@ def key(
     from fedkin.errors import FedkinError
 
     _needs_flower()
-    from fedkin.engines.flower.credentials import make_key
+    from fedkin.deployment.credentials import make_key
 
     if path.exists():
         raise FedkinError(f"{path} exists; a site keeps its key, or choose another file")

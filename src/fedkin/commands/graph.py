@@ -53,7 +53,7 @@ def build(
     from fedkin.commands import show
     from fedkin.errors import FedkinError
     from fedkin.graphs.files import ENDINGS
-    from fedkin.run import Run
+    from fedkin.run import prepare
 
     if out.suffix not in ENDINGS:
         raise FedkinError(f"--out {out} must end in {', '.join(ENDINGS)}")
@@ -65,7 +65,7 @@ def build(
         federation = settings.federation(settings.seeds[0])
     with show.working("building the graph …"):
         (method,) = settings.algorithms().values()
-        run = Run(federation, settings.model, method, settings.options(settings.seeds[0]), spec)
+        run = prepare(federation, settings.model, method, settings.options(settings.seeds[0]), spec)
         run.clients.close()
     graph = run.setting.graph
     assert graph is not None

@@ -27,7 +27,7 @@ def predict(
     import sys
 
     from fedkin.files import write_atomic
-    from fedkin.predict import predict_file
+    from fedkin.result.predict import predict_file
 
     text = predict_file(run, client, table).to_csv(index=False)
     if out is None:

@@ -30,8 +30,8 @@ def report(
     """
     from fedkin.commands import show
     from fedkin.files import write_json
-    from fedkin.records import run_record
     from fedkin.result import load
+    from fedkin.result.records import run_record
 
     results = [load(folder) for folder in find_runs(runs)]
     with show.working("drawing …"):

@@ -89,9 +89,9 @@ def run(
       fedkin run experiment.toml --seed 1 --json result.json
     """
     from fedkin import config
-    from fedkin.callbacks import Callback, Progress, TensorBoard
     from fedkin.commands.show import working
     from fedkin.run import train
+    from fedkin.run.callbacks import Callback, Progress, TensorBoard
 
     given = flags.layer(
         data=data, clients=clients, partition=partition, csv=csv, client=client, target=target, data_seed=data_seed,
@@ -135,9 +135,9 @@ def resume(
       fedkin resume runs/digits-fedavg-seed0 --rounds 200 --json result.json
     """
     from fedkin import run as runs
-    from fedkin.callbacks import Progress
     from fedkin.config import read
     from fedkin.errors import FedkinError
+    from fedkin.run.callbacks import Progress
 
     if seed is not None and (own := read(folder / "config.toml").get("run", {}).get("seed")) != seed:
         raise FedkinError(f"{folder} was started with seed {own}; a resumed run keeps its seed, drop --seed")
@@ -148,7 +148,7 @@ def resume(
 def _finish(result: Result, folder: Path, json: Path | None) -> None:
     from fedkin.commands import show
     from fedkin.files import write_json
-    from fedkin.records import failures, run_record
+    from fedkin.result.records import failures, run_record
 
     screen = show.console()
     screen.print(f"{result.title} on {len(result.names)} clients, {result.facts['rounds']} rounds")

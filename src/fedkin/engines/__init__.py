@@ -1,4 +1,4 @@
-"""Engines: who runs the clients. All of them keep the same contract (`fedkin.engines.clients`)."""
+"""Engines: who runs the clients. All of them keep the same contract (`fedkin.clients`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedkin.errors import FedkinError, unknown
 
 if TYPE_CHECKING:
-    from fedkin.engines.clients import Clients
+    from fedkin.clients import Clients
     from fedkin.federation import Federation
     from fedkin.models import ModelSpec
     from fedkin.streams import Streams

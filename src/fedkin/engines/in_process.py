@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedkin.engines.clients import Replies, Traffic, carried, check_rows, n_bytes, needs_graph, settled
+from fedkin.clients import Replies, Traffic, carried, check_rows, n_bytes, needs_graph, settled
 from fedkin.engines.host import Host
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation

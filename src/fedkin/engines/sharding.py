@@ -16,7 +16,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from fedkin.engines.clients import Replies, Traffic, carried, check_rows, needs_graph, settled
+from fedkin.clients import Replies, Traffic, carried, check_rows, needs_graph, settled
 from fedkin.engines.host import UNSET, Answer
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph

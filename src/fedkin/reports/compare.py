@@ -12,7 +12,7 @@ import numpy as np
 
 from fedkin.errors import FedkinError
 from fedkin.result import Result
-from fedkin.summary import gains, summarise
+from fedkin.result.summary import gains, summarise
 
 ALONE = "local"
 """The method every other one is held against."""

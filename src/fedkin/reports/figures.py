@@ -11,7 +11,7 @@ from fedkin.federation import Federation
 from fedkin.graphs.drawing import draw
 from fedkin.reports.units import clusters
 from fedkin.result import Result
-from fedkin.summary import gains as count_gains
+from fedkin.result.summary import gains as count_gains
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

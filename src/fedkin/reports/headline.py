@@ -10,7 +10,7 @@ import numpy as np
 
 from fedkin.federation import Task
 from fedkin.reports.compare import Method, client_gains, find_alone, interval
-from fedkin.summary import gains
+from fedkin.result.summary import gains
 
 Verdict = Literal["pays", "unclear", "costs", "unknown"]
 

@@ -74,9 +74,9 @@ def _run(settings: Mapping[str, Any]) -> list[float]:
     Two epochs: in the first step of a round every pull towards the received model is zero.
     """
     from fedkin import algorithms
-    from fedkin.options import make_options
     from fedkin.result import Models
-    from fedkin.run import Run
+    from fedkin.run import prepare
+    from fedkin.run.options import make_options
 
     parameters = {**settings["parameters"], "epochs": 2}
     method = algorithms.make(settings["algorithm"], parameters)
@@ -89,7 +89,7 @@ def _run(settings: Mapping[str, Any]) -> list[float]:
     options = make_options(
         rounds=rounds, fraction=fraction, workers=1, influence=False, dtype="float64", eval_every=rounds
     )
-    run = Run(federation, settings["model"], method, options, graph)
+    run = prepare(federation, settings["model"], method, options, graph)
     result = run.run()
     tested = [float(np.nanmean(result.metrics[when][result.metric])) for when in ("pre", "post")]
     deployed = result.models.rows.numpy() if isinstance(result.models, Models) else result.rows

@@ -21,9 +21,9 @@ from fedkin.reproduction.behaviour import fingerprint
 from fedkin.reproduction.tables import Table
 
 if TYPE_CHECKING:
-    from fedkin.callbacks import Callback
     from fedkin.federation import Federation
     from fedkin.result import Result
+    from fedkin.run.callbacks import Callback
 
 Record = dict[str, Any]
 Watch = Callable[[int, int], bool]
@@ -149,19 +149,16 @@ def _federation(source: str, seed: int) -> Federation:
 
 
 def _train(cell: Cell, watch: Watch) -> Record | None:
-    from fedkin import algorithms, checkpoint
-    from fedkin.options import make_options
-    from fedkin.run import Run
+    from fedkin import algorithms
+    from fedkin.run import make_options, prepare
 
     settings = cell.settings
     federation = _federation(json.dumps(settings["data"], sort_keys=True), cell.seed)
     method = algorithms.make(settings["algorithm"], dict(settings["parameters"]))
     options = make_options(**settings["run"], seed=cell.seed, workers=1)
     graph = settings["graph"] if method.default_graph() is not None else None
-    run = Run(federation, settings["model"], method, options, graph, cell.run_folder, [_until(watch)])
-    last = checkpoint.latest(cell.run_folder)
-    if last is not None:
-        run.go_back_to(last)
+    run = prepare(federation, settings["model"], method, options, graph, cell.run_folder, [_until(watch)])
+    run.take_up()
     result = run.run()
     if run.state.round < options.rounds:
         return None
@@ -169,7 +166,7 @@ def _train(cell: Cell, watch: Watch) -> Record | None:
 
 
 def _until(watch: Watch) -> Callback:
-    from fedkin.callbacks import Callback
+    from fedkin.run.callbacks import Callback
 
     class Until(Callback):
         def on_round(self, run: Any, record: Any) -> bool:

@@ -18,7 +18,7 @@ SPEECH = ("errors", "files", "callbacks", "history", "checkpoint", "reports", "c
 """Rooms of fedkin that change no number."""
 FASTER = "fedkin.local.kernels"
 """Ways to compute the same gradients: the tests hold every kernel to the plain loop, so a faster one changes no cell."""
-LOOP = ("fedkin.run", "fedkin.summary", "fedkin.engines.in_process")
+LOOP = ("fedkin.run", "fedkin.result.summary", "fedkin.engines.in_process")
 
 
 def version(settings: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ def run(cells: Sequence[Cell], jobs: int, tell: Tell) -> bool:
 
 
 def _alone(cells: Sequence[Cell], tell: Tell) -> bool:
-    from fedkin.callbacks import Interrupt
+    from fedkin.run.callbacks import Interrupt
 
     with Interrupt() as interrupt:
         for cell in cells:

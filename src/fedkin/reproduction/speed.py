@@ -85,15 +85,15 @@ def measure(model: str, data: str, batch_size: int) -> float:
     import torch
 
     from fedkin.algorithms import make
-    from fedkin.options import make_options
-    from fedkin.run import Run
+    from fedkin.run import prepare
+    from fedkin.run.options import make_options
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         federation = made_up(data)
         method = make("fedavg", {"batch_size": batch_size})
-        run = Run(federation, model, method, make_options(rounds=4, eval_every=4, workers=1))
+        run = prepare(federation, model, method, make_options(rounds=4, eval_every=4, workers=1))
         rounds: list[float] = []
         while len(rounds) < 3 and sum(rounds) < ENOUGH:
             started = time.process_time()

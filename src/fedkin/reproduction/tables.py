@@ -210,7 +210,7 @@ def get(name: str) -> Table:
 
 def parse(name: str, text: str) -> Table:
     """The content of a TOML file as a table; every name in it must exist."""
-    from fedkin.algorithm import first_fault
+    from fedkin.errors import first_fault
 
     try:
         table = Table(name=name, **tomllib.loads(text))

@@ -10,8 +10,8 @@ from threading import Condition
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedkin.deployment.server import Plan, train
 from fedkin.engines.flower.line import GridLine
-from fedkin.engines.flower.server import Plan, train
 from fedkin.engines.flower.wire import Message
 from fedkin.errors import FedkinError
 from together.bundle import join, split

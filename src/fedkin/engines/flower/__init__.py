@@ -8,6 +8,5 @@ client   the Flower ClientApp around a site
 line     who is connected, and messages there and back, with a time limit
 clients  the `Clients` contract over a line
 checks   what an answer may hold
-server   the Flower ServerApp: an ordinary `Run` with these clients
-deploy, credentials      the files of a new app, its certificates and keys
+What runs on the server, and the files of a new app, are in `fedkin.deployment`.
 """

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedkin.engines.clients import n_bytes
+from fedkin.clients import n_bytes
 from fedkin.engines.flower.wire import Message
 from fedkin.engines.host import Answer
 from fedkin.engines.sharding import Question

@@ -42,7 +42,7 @@ class FlowerClients(Sharded):
         setup: Setup,
         timeout: float,
     ) -> None:
-        super().__init__(roster.names, roster.train.sizes, members)
+        super().__init__(roster.names, roster.train, members)
         self.line, self.roster, self.spec, self.setup, self.timeout = line, roster, spec, setup, timeout
         self.node = list(nodes)
         self.run = secrets.token_hex(7)

@@ -24,11 +24,11 @@ from fedkin.engines.flower.site_state import SiteState
 from fedkin.engines.flower.wire import Message, under
 from fedkin.engines.host import Host
 from fedkin.errors import FedkinError
-from fedkin.export import file_stems
 from fedkin.federation import Federation
 from fedkin.files import write_atomic, write_json
 from fedkin.local.mail import Mail
 from fedkin.local.tasks import Request
+from fedkin.result.export import file_stems
 from fedkin.streams import Streams
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.engines.clients import n_bytes
+from fedkin.clients import n_bytes
 from fedkin.engines.host import Answer, Host
 from fedkin.engines.sharding import Post
 from fedkin.errors import FedkinError

@@ -20,7 +20,7 @@ import torch
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from torch import Tensor
 
-from fedkin.engines.clients import n_bytes
+from fedkin.clients import n_bytes
 from fedkin.engines.host import Answer
 from fedkin.engines.ray.actor import HostActor, arrays, tensors
 from fedkin.engines.ray.cluster import checked, first_line, join_or_start

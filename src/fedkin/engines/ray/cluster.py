@@ -11,8 +11,7 @@ from typing import Any
 import ray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedkin.algorithm import first_fault
-from fedkin.errors import FedkinError, unknown
+from fedkin.errors import FedkinError, first_fault, unknown
 
 CONNECT_SECONDS = 10
 """How long a cluster may take to accept a connection."""

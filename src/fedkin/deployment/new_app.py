@@ -47,7 +47,7 @@ class Deployment:
 
     def write(self) -> list[Path]:
         """Write everything; the folders of the sites are given back."""
-        from fedkin.engines.flower.credentials import make_certificates, make_key
+        from fedkin.deployment.credentials import make_certificates, make_key
 
         self.check()
         folder = self.folder.absolute()
@@ -76,7 +76,7 @@ class Deployment:
         return [folder / "sites" / site for site in self.sites]
 
     def _fill(self, template: str, path: Path, **more: object) -> None:
-        text = (files("fedkin.engines.flower") / "templates" / template).read_text()
+        text = (files("fedkin.deployment") / "templates" / template).read_text()
         facts = {
             "folder": self.folder.absolute(),
             "count": len(self.sites),

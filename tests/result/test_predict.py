@@ -6,7 +6,7 @@ import pytest
 
 import fedkin
 from fedkin.errors import FedkinError
-from fedkin.predict import predict, predict_file
+from fedkin.result.predict import predict, predict_file
 
 
 @pytest.fixture(scope="module")

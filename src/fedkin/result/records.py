@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedkin.result import Result
-from fedkin.summary import gains
+from fedkin.result.summary import gains
 
 
 def headline(result: Result) -> dict[str, Any]:

@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 import fedkin
-from fedkin import ClientGraph, Federation, FedkinError, checkpoint
+from fedkin import ClientGraph, Federation, FedkinError
 from fedkin.algorithm import State
 from fedkin.algorithms import FedAvg, FedBN, FedProx, Local
-from fedkin.cadence import rounds_between_tests
-from fedkin.callbacks import Callback, CsvHistory, EarlyStop, TensorBoard
 from fedkin.local.tasks import TASKS
-from fedkin.run import Run
+from fedkin.run import Run, checkpoint
+from fedkin.run.cadence import rounds_between_tests
+from fedkin.run.callbacks import Callback, CsvHistory, EarlyStop, TensorBoard
 
 
 @pytest.fixture
@@ -86,8 +86,8 @@ def test_influence_of_fedavg_is_everyones_share_and_of_local_its_own(federation:
 def test_influence_explains_the_rows(federation: Federation) -> None:
     """w_i(T) = w_0 + Σ_t Σ_j [M_T … M_t]_ij Δ_j(t): with one-dimensional updates of one sign the matrix is exact."""
     from fedkin.algorithm import State, mix
+    from fedkin.clients import Replies
     from fedkin.couplings import LaplacianStep
-    from fedkin.engines.clients import Replies
 
     graph = ClientGraph(np.array([[0, 1, 0], [1, 0, 2], [0, 2, 0.0]]))
     state = State(
@@ -323,7 +323,7 @@ def test_a_checkpoint_waits_until_the_last_one_is_paid_for(
 ) -> None:
     """A clock that moves 2 s per round, and a disk that takes 0.25 s: 25 s apart, after 5 s to begin with."""
     now, saved = [0.0], []
-    monkeypatch.setattr("fedkin.cadence.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("fedkin.run.cadence.time", SimpleNamespace(monotonic=lambda: now[0]))
     save = checkpoint.save
 
     def slow(directory: Path, state: State, *rest: Any) -> Path:

@@ -19,9 +19,9 @@ from fedkin.errors import FedkinError, unknown
 from fedkin.federation import Task
 from fedkin.files import read_tensors, write_atomic, write_tensors
 from fedkin.graphs import ClientGraph
-from fedkin.history import History
 from fedkin.models import ModelLike, ModelSpec
-from fedkin.summary import summarise, weighted_mean
+from fedkin.result.history import History
+from fedkin.result.summary import summarise, weighted_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,7 +200,7 @@ class Result:
 
     def export(self, directory: str | Path, format: Literal["onnx", "torch"] | None = None) -> Path:
         """Write each client's deployed model as safetensors with a JSON card; on request also as ONNX or torch.export."""
-        from fedkin.export import export
+        from fedkin.result.export import export
 
         return export(self, directory, format)
 

@@ -11,12 +11,12 @@ import torch
 import fedkin
 from fedkin import run as runs
 from fedkin.algorithms import FedAvg, FedU
-from fedkin.callbacks import Callback
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph, knn
 from fedkin.result import Result
-from fedkin.rows_file import RowsFile, slices
+from fedkin.run.callbacks import Callback
+from fedkin.run.rows_file import RowsFile, slices
 
 
 def sites(clients: int = 12) -> tuple[Federation, ClientGraph]:
@@ -29,8 +29,8 @@ def sites(clients: int = 12) -> tuple[Federation, ClientGraph]:
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if there were little memory: clients are evaluated a few at a time."""
-    monkeypatch.setattr("fedkin.run.ASK_LIMIT", 100)
-    monkeypatch.setattr("fedkin.rows_file.CHUNK", 400)
+    monkeypatch.setattr("fedkin.run.loop.ASK_LIMIT", 100)
+    monkeypatch.setattr("fedkin.run.rows_file.CHUNK", 400)
 
 
 def trained(neighbours: str = "sampled", **options: object) -> Result:
@@ -84,7 +84,7 @@ def test_a_resumed_run_writes_its_rows_again(tmp_path: Path) -> None:
 def test_only_the_cohort_is_written(tmp_path: Path) -> None:
     federation, graph = sites()
     options = runs.make_options(rounds=1, cohort=3, rows_file=str(tmp_path / "rows.bin"))
-    run = runs.Run(federation, "mlr", FedU(lr=0.1), options, graph)
+    run = runs.prepare(federation, "mlr", FedU(lr=0.1), options, graph)
     before = run.state.rows.clone()
     cohort = np.array([1, 4, 7])
     after = run.algorithm.round(run.state, run.clients, cohort, run.setting)
@@ -97,7 +97,7 @@ def test_only_the_cohort_is_written(tmp_path: Path) -> None:
 
 def test_outside_a_run_states_stay_as_they_are() -> None:
     federation, graph = sites()
-    run = runs.Run(federation, "mlr", FedU(lr=0.1), runs.make_options(rounds=1), graph)
+    run = runs.prepare(federation, "mlr", FedU(lr=0.1), runs.make_options(rounds=1), graph)
     start = FedU(lr=0.1).start(run.setting)
     for cohort in (np.array([0, 2]), np.arange(12)):
         before = start.rows.clone()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedkin.errors import FedkinError
-from fedkin.history import Record
+from fedkin.result.history import Record
 
 if TYPE_CHECKING:
     from fedkin.run import Run

@@ -9,8 +9,8 @@ import pytest
 
 import fedkin
 from fedkin.algorithms import FedCedar
+from fedkin.diagnostics.structure import Structure, recovered, true_structure
 from fedkin.errors import FedkinError
-from fedkin.structure import Structure, recovered, true_structure
 
 
 def test_the_true_structure_is_that_of_the_topology() -> None:
@@ -61,7 +61,7 @@ def test_digits_in_groups_are_found_and_drawn() -> None:
 
 
 def test_the_case_study_runs_with_a_topology_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    example = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "structured_clients.py"))
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "structured_clients.py"))
     out = tmp_path / "picture.png"
     example["main"](["--data", "digits", "--topology", "0,1,2|2,3,4", "--rounds", "5", "--out", str(out)])
     assert out.stat().st_size > 1000

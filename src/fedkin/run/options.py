@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedkin.algorithm import first_fault
-from fedkin.errors import FedkinError, unknown
+from fedkin.errors import FedkinError, first_fault, unknown
 
 
 class Options(BaseModel):

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 import fedkin
 from fedkin.errors import FedkinError
-from fedkin.export import file_stems
+from fedkin.result.export import file_stems
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,23 @@ import tomli_w
 import torch
 from torch import Tensor
 
-from fedkin import algorithms, checkpoint
+from fedkin import algorithms
 from fedkin.algorithm import Algorithm, Setting, State
-from fedkin.cadence import Saves, rounds_between_tests
-from fedkin.callbacks import Callback, Interrupt
-from fedkin.engines import connect
-from fedkin.engines.clients import Clients, Replies, joined
+from fedkin.clients import Clients, Replies, joined
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation
-from fedkin.files import OWN_FUNCTION, plain, versions, write_atomic
+from fedkin.files import plain, versions, write_atomic
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.build import build as build_graph
-from fedkin.history import History, Record
-from fedkin.models import ModelLike, rows_of
-from fedkin.options import Options, make_options
-from fedkin.result import Models, Result
+from fedkin.models import ModelSpec, rows_of
+from fedkin.result import Models, Result, load
+from fedkin.result.history import History, Record
 from fedkin.roster import Roster
-from fedkin.rows_file import RowMemory, slices
+from fedkin.run import checkpoint
+from fedkin.run.cadence import Saves, rounds_between_tests
+from fedkin.run.callbacks import Callback, Interrupt
+from fedkin.run.deployed import choose_trained, per_client_metrics, picked, whole_models
+from fedkin.run.options import Options
+from fedkin.run.rows_file import RowMemory, slices
 from fedkin.streams import Streams
 
 INFLUENCE_LIMIT = 1500
@@ -42,44 +42,43 @@ ASK_LIMIT = 2**28
 
 
 class Run:
-    """One method on one federation. `train` and `resume` are the usual ways to make one."""
+    """One method on one federation, seen from the server: a roster and the clients behind it, never data.
+
+    `prepare`, `train` and `resume` are the usual ways to make one.
+    """
 
     def __init__(
         self,
-        federation: Federation | Roster,
-        model: ModelLike,
+        roster: Roster,
+        clients: Clients,
+        spec: ModelSpec,
         algorithm: Algorithm,
         options: Options,
         graph: ClientGraph | str | None = None,
         out: Path | None = None,
         callbacks: Sequence[Callback] = (),
-        connect: Callable[..., Clients] = connect,
     ) -> None:
-        self.federation, self.algorithm, self.options, self.out = federation, algorithm, options, out
+        self.roster, self.clients, self.algorithm, self.options, self.out = roster, clients, algorithm, options, out
         self.callbacks = list(callbacks)
         streams = Streams(options.seed)
-        spec = algorithm.model_spec(model, federation.names, federation.task, getattr(torch, options.dtype))
         if options.global_test and not spec.layout.width:
             raise FedkinError("global_test moves models between clients, but these clients bring models of their own")
-        self.clients = connect(options.engine, federation, spec, streams, options.workers, options.engine_options)
         if graph is None and algorithm.default_graph() is not None:
-            graph = federation.graph or algorithm.default_graph()
+            graph = roster.graph or algorithm.default_graph()
         used = self._resolve(graph)
         if used is not None:
-            self.clients.link(used)
-        self.setting = Setting(
-            federation.names, self.clients.sizes, federation.task, spec, streams, used, federation.truth
-        )
+            clients.link(used)
+        self.setting = Setting(roster.names, clients.sizes, roster.task, spec, streams, used, roster.truth)
         algorithm.check(self.setting)
-        self.history = History(federation.names)
+        self.history = History(roster.names)
         self.memory = self._row_memory()
         self.state = self._owning(self._with_influence(algorithm.start(self.setting)))
         self.seconds = self.evaluation_seconds = 0.0
         self.eval_every = options.eval_every or rounds_between_tests(
             options.rounds,
-            taking_part=options.cohort_size(len(federation)) / len(federation),
-            tested=int(federation.test.sizes.sum() + federation.validation.sizes.sum()),
-            trained=int(federation.train.sizes.sum()),
+            taking_part=options.cohort_size(len(roster)) / len(roster),
+            tested=int(roster.test.sum() + roster.validation.sum()),
+            trained=int(roster.train.sum()),
         )
         self.saves = Saves()
         self.finished = False
@@ -90,15 +89,14 @@ class Run:
 
     def _resolve(self, graph: ClientGraph | str | None) -> ClientGraph | None:
         if isinstance(graph, str):
-            seed = self.options.seed
-            return build_graph(graph, self.federation.names, self._disclosed, seed)
-        return None if graph is None else graph.align(self.federation.names)
+            return build_graph(graph, self.roster.names, self._disclosed, self.options.seed)
+        return None if graph is None else graph.align(self.roster.names)
 
     def _disclosed(self, what: str, **options: float) -> np.ndarray:
         """What clients disclose to build a graph: statistics, label counts, sizes. Never samples."""
-        if what in self.federation.truth:
-            return self.federation.truth[what]
-        replies = self.clients.ask(what, np.arange(len(self.federation)), shared=options)
+        if what in self.roster.truth:
+            return self.roster.truth[what]
+        replies = self.clients.ask(what, np.arange(len(self.roster)), shared=options)
         if replies.failed:
             name, reason = next(iter(replies.failed.items()))
             raise FedkinError(f"client {name!r} could not disclose its {what}: {reason}")
@@ -219,7 +217,7 @@ class Run:
         return f" (the last good checkpoint, {last}, is kept)" if last else ""
 
     def _parts(self) -> list[str]:
-        return ["test", "validation"] if self.federation.validation.sizes.any() else ["test"]
+        return ["test", "validation"] if self.roster.validation.any() else ["test"]
 
     def _evaluate(self, last: bool) -> Record:
         started = time.perf_counter()
@@ -258,47 +256,25 @@ class Run:
         """Gather what clients would deploy, and everything else worth keeping."""
         if "post" not in self.final:
             self._evaluate(last=True)
-        parts, clients = self._parts(), len(self.setting)
+        parts, clients, spec = self._parts(), len(self.setting), self.setting.spec
+        found = {when: whole_models(replies, self.state, self.setting) for when, replies in self.final.items()}
         metrics = {w: per_client_metrics(r.ids, r.arrays, clients, parts) for w, r in self.final.items()}
         trained = choose_trained(self.algorithm.deploys, metrics)
-        received_model, received_counters = _models(self.final["pre"], self.state, self.setting)
-        trained_model, trained_counters = _models(self.final["post"], self.state, self.setting)
-        deployed, counters = trained_model, trained_counters
-        if not trained.any():
-            deployed, counters = received_model, received_counters
-        elif not trained.all():
-            pick = torch.from_numpy(trained)[:, None]
-            deployed = torch.where(pick, trained_model, received_model)
-            counters = torch.where(pick, trained_counters, received_counters)
         metrics["deployed"] = {
             key: np.where(trained, metrics["post"][key], metrics["pre"][key]).tolist() for key in metrics["pre"]
         }
-        classification = self.federation.task.kind == "classification"
-        facts: dict[str, Any] = {
-            "title": self.algorithm.title,
-            "rounds": self.state.round,
-            "finished": self.finished,
-            "seconds": self.seconds,
-            "evaluation_seconds": self.evaluation_seconds,
-            "bytes": self.clients.traffic.total(),
-            "messages": self.clients.traffic.messages,
-            "test_sizes": self.federation.test.sizes,
-            "truth": {k: v for k, v in self.federation.truth.items() if len(v) == clients and v.ndim == 1},
-            "inputs": self.federation.inputs,
-        }
-        if self.options.global_test:
-            facts["global"] = {
-                when: self._on_global_test(_models(replies, self.state, self.setting)[0])
-                for when, replies in self.final.items()
-            }
-        models: Mapping[str, Any] = Models(self.setting.names, deployed, counters, self.setting.spec)
-        if not self.setting.spec.layout.width:
+        received, _ = found["pre"]
+        models: Mapping[str, Any] = Models(self.setting.names, *picked(trained, found["post"], found["pre"]), spec)
+        if not spec.layout.width:
             models = self.clients.estimators()
+        facts = self._facts()
+        if self.options.global_test:
+            facts["global"] = {when: self._on_global_test(rows) for when, (rows, _) in found.items()}
         result = Result(
             names=self.setting.names,
             task=self.setting.task,
             sizes=self.setting.sizes,
-            server_rows=received_model if self.setting.spec.layout.width else rows_of(models, received_model),
+            server_rows=received if spec.layout.width else rows_of(models, received),
             models=models,
             choice=tuple("trained" if t else "received" for t in trained),
             metrics=metrics,
@@ -307,13 +283,27 @@ class Run:
             graph=self.setting.graph,
             raw_influence=self.state.arrays.get("influence"),
             extras={name: self.state.arrays[name] for name in self.algorithm.keeps if name in self.state.arrays},
-            label_counts=self.federation.label_counts() if classification else None,
-            notes=self.federation.notes,
+            label_counts=self.roster.label_counts,
+            notes=self.roster.notes,
             facts=facts,
         )
         if result.graph is None and result.learned_rounds:
             return replace(result, graph=result.learned_graph())
         return result
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "title": self.algorithm.title,
+            "rounds": self.state.round,
+            "finished": self.finished,
+            "seconds": self.seconds,
+            "evaluation_seconds": self.evaluation_seconds,
+            "bytes": self.clients.traffic.total(),
+            "messages": self.clients.traffic.messages,
+            "test_sizes": self.roster.test,
+            "truth": {k: v for k, v in self.roster.truth.items() if len(v) == len(self.roster) and v.ndim == 1},
+            "inputs": self.roster.inputs,
+        }
 
     def _on_global_test(self, models: Tensor) -> list[float]:
         """The metric of every client's model on the union of all test sets, one value per client."""
@@ -325,7 +315,7 @@ class Run:
         """Everything needed to repeat the run, as written to config.toml."""
         graph = self.setting.graph
         sections: dict[str, Any] = {
-            "data": {**self.federation.source, "fingerprint": self.federation.fingerprint()},
+            "data": {**self.roster.source, "fingerprint": self.roster.fingerprint},
             "model": {"name": self.setting.spec.name or "custom"},
             "algorithm": {"name": self.algorithm.name, **self.algorithm.model_dump()},
             "graph": {} if graph is None else {"file": "graph.npz"},
@@ -353,7 +343,46 @@ class Run:
             "traffic": asdict(self.clients.traffic),
         }
 
-    def go_back_to(self, path: Path) -> None:
+    def kept(self) -> Result | None:
+        """The result of this run, if its directory holds it finished."""
+        self.refuse_other_settings()
+        if self.out is None or not (self.out / "result.safetensors").exists():
+            return None
+        result = load(self.out, self.setting.spec.name or self.setting.spec.factory)
+        return result if result.facts["finished"] else None
+
+    def take_up(self) -> None:
+        """Go on from the last good checkpoint in the run's directory, if there is one. Other data are refused."""
+        path = None if self.out is None else checkpoint.latest(self.out)
+        if path is None:
+            return
+        stored = tomllib.loads((path.parents[1] / "config.toml").read_text())["data"]["fingerprint"]
+        if stored != self.roster.fingerprint:
+            raise FedkinError(
+                f"{self.out} was trained on other data (the fingerprint differs); give the same federation, or choose "
+                "another directory"
+            )
+        self._go_back_to(path)
+
+    def refuse_other_settings(self) -> None:
+        """A directory belongs to one setting: never mix results of two."""
+        if self.out is None or not (self.out / "config.toml").exists():
+            return
+        stored = tomllib.loads((self.out / "config.toml").read_text())
+        ours = tomllib.loads(tomli_w.dumps(self.config()))
+        for section in ("data", "model", "algorithm", "run"):
+            before, now = stored.get(section, {}), ours[section]
+            for key in sorted({*before, *now}):
+                if before.get(key) != now.get(key):
+                    was, wanted = before.get(key, "unset"), now.get(key, "unset")
+                    raise FedkinError(
+                        f"{self.out} holds a run with {section}.{key} = {was}, now it is {wanted}; choose another --out"
+                    )
+        graph = ClientGraph.load(self.out / "graph.npz") if (self.out / "graph.npz").exists() else None
+        if graph != self.setting.graph:
+            raise FedkinError(f"{self.out} holds a run with another graph; choose another --out")
+
+    def _go_back_to(self, path: Path) -> None:
         """Take up the state of a checkpoint, and the history up to it."""
         state, private, progress = checkpoint.read(path)
         self.state = self._owning(state)
@@ -366,137 +395,8 @@ class Run:
         self.history = History(history.names, [r for r in history if r["round"] <= self.state.round])
 
 
-def per_client_metrics(
-    ids: np.ndarray, arrays: Mapping[str, Tensor], clients: int, parts: Sequence[str]
-) -> dict[str, list[float]]:
-    """Replies of an evaluation as one value per client; NaN for clients that failed or have no samples."""
-    table: dict[str, list[float]] = {}
-    for part in parts:
-        for key, values in arrays.items():
-            if key.startswith(f"{part}_") and not key.endswith("_count"):
-                count = arrays.get(f"{key}_count", arrays[f"{part}_count"]).numpy()
-                column = np.full(clients, np.nan)
-                column[ids] = np.where(count > 0, values.double().numpy(), np.nan)
-                table[key] = column.tolist()
-    return table
-
-
-def choose_trained(deploys: str, metrics: Mapping[str, Mapping[str, list[float]]]) -> np.ndarray:
-    """Which clients deploy the model after local training, (K,) bool. Validation loss may decide, test data never."""
-    clients = len(next(iter(metrics["pre"].values())))
-    if deploys != "validated":
-        return np.full(clients, deploys == "trained")
-    if "validation_loss" not in metrics["pre"]:
-        return np.full(clients, True)
-    before, after = (np.array(metrics[when]["validation_loss"]) for when in ("pre", "post"))
-    return ~(before < after)
-
-
-def _models(replies: Replies, state: State, setting: Setting) -> tuple[Tensor, Tensor]:
-    """The clients' whole models (K, B) and counters (K, C); a client that failed keeps what the server has of it."""
-    counters = setting.spec.initial_counters().expand(len(setting), -1).clone()
-    counters[replies.ids] = replies["counters"]
-    models = replies["model"].to(setting.spec.dtype)
-    if len(models) < len(setting):
-        answered = models
-        models = torch.zeros((len(setting), setting.spec.layout.width), dtype=setting.spec.dtype)
-        if "rows" in state.arrays:
-            models.copy_(state.rows)
-        models[replies.ids] = answered
-    return models, counters
-
-
 def _without_none(value: Any) -> Any:
     """TOML has no null: leave such entries out."""
     if isinstance(value, dict):
         return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
     return value
-
-
-def train(
-    federation: Federation,
-    model: ModelLike = "mlp",
-    algorithm: Algorithm | str = "fedavg",
-    graph: ClientGraph | str | None = None,
-    rounds: int = 50,
-    seed: int = 0,
-    engine: str = "in_process",
-    out: str | Path | None = None,
-    callbacks: Sequence[Callback] = (),
-    **options: Any,
-) -> Result:
-    """Train one model per client.
-
-    `model` is a callable that returns an nn.Module, or the name of a built-in network ("mlp"); `algorithm` an object from
-    `fedkin.algorithms` or a name; `graph` a ClientGraph, a builder ("knn:5") or a file; `out` a directory for
-    checkpoints and the result. `options` are the fields of `Options`: fraction, eval_every, dtype, …
-
-    >>> from fedkin import data, train
-    >>> federation = data.load("digits", clients=5, partition="dirichlet:0.3", seed=0)
-    >>> train(federation, "mlr", "fedavg", rounds=2)  # doctest: +ELLIPSIS
-    Result(FedAvg, 5 clients, 2 rounds, test accuracy pre ... post ...)
-    """
-    method = algorithms.make(algorithm) if isinstance(algorithm, str) else algorithm
-    chosen = make_options(rounds=rounds, seed=seed, engine=engine, **options)
-    target = None if out is None else Path(out)
-    if target is not None and checkpoint.latest(target) is not None:
-        raise FedkinError(f"{target} already holds a run; resume it, or choose another directory")
-    return Run(federation, model, method, chosen, graph, target, callbacks).run()
-
-
-def resume(
-    directory: str | Path,
-    federation: Federation | None = None,
-    model: ModelLike | None = None,
-    algorithm: Algorithm | None = None,
-    callbacks: Sequence[Callback] = (),
-    rounds: int | None = None,
-) -> Result:
-    """Go on with an interrupted run from its last good checkpoint; the numbers are those of an uninterrupted run.
-
-    A federation, model or algorithm of the user's own must be given again; named ones are built from config.toml.
-    `rounds` extends the run.
-    """
-    out = Path(directory)
-    try:
-        config = tomllib.loads((out / "config.toml").read_text())
-    except (OSError, tomllib.TOMLDecodeError) as problem:
-        raise FedkinError(f"{out} is not a run directory: {problem}") from problem
-    path = checkpoint.latest(out)
-    if path is None:
-        raise FedkinError(f"{out} holds no intact checkpoint; start the run again")
-    source = dict(config["data"])
-    fingerprint = source.pop("fingerprint")
-    if federation is None:
-        if not source:
-            raise FedkinError(f"{out} was trained on a federation of your own; pass it: resume(dir, federation=…)")
-        federation = rebuild(source)
-    if federation.fingerprint() != fingerprint:
-        raise FedkinError(f"{out} was trained on other data (the fingerprint differs); give the same federation")
-    if model is None:
-        if config["model"]["name"] == "custom":
-            raise FedkinError(f"{out} was trained with a model of your own; pass it: resume(dir, model=…)")
-        model = config["model"]["name"]
-    if algorithm is None:
-        parameters = dict(config["algorithm"])
-        for name, value in parameters.items():
-            if str(value).startswith(OWN_FUNCTION):
-                raise FedkinError(
-                    f"{out} was trained with a function of your own ({name} = {value.removeprefix(OWN_FUNCTION)}); "
-                    "pass the algorithm again: resume(dir, algorithm=…)"
-                )
-        algorithm = algorithms.make(parameters.pop("name"), parameters)
-    graph = ClientGraph.load(out / "graph.npz") if "file" in config["graph"] else None
-    settings = {**config["run"], **({} if rounds is None else {"rounds": rounds})}
-    run = Run(federation, model, algorithm, make_options(**settings), graph, out, callbacks)
-    run.go_back_to(path)
-    return run.run()
-
-
-def rebuild(source: Mapping[str, Any]) -> Federation:
-    """A federation from its recorded source: a named data set, or a table."""
-    from fedkin import data
-
-    if "csv" in source:
-        return data.from_csv(**source)
-    return data.load(**source)

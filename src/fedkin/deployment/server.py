@@ -11,6 +11,8 @@ A run that finds a checkpoint in `out` goes on from it.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 import tomllib
 from collections.abc import Callable, Mapping
@@ -19,23 +21,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedkin import algorithms, checkpoint
-from fedkin.algorithm import Algorithm, first_fault
-from fedkin.callbacks import Callback
+from fedkin import algorithms
+from fedkin.algorithm import Algorithm
 from fedkin.engines.flower.clients import FlowerClients
 from fedkin.engines.flower.line import Line
 from fedkin.engines.flower.setup import SITES, Setup, models_of, resolve
 from fedkin.engines.flower.wire import HEAD_LIMIT, Message
-from fedkin.errors import FedkinError, unknown
-from fedkin.export import card
+from fedkin.errors import FedkinError, first_fault, unknown
 from fedkin.federation import Forecast, Task
 from fedkin.graphs import ClientGraph
-from fedkin.options import Options, make_options
 from fedkin.result import Result
-from fedkin.roster import Counted, Roster
-from fedkin.run import Run
+from fedkin.result.export import card
+from fedkin.roster import Roster
+from fedkin.run import Run, checkpoint
+from fedkin.run.callbacks import Callback
+from fedkin.run.options import Options, make_options
 
 SECTIONS = ("federation", "model", "algorithm", "graph", "run")
 
@@ -99,18 +102,13 @@ def train(line: Line, plan: Plan, out: Path, callbacks: tuple[Callback, ...] = (
     roster, members, nodes, setup, own = assemble(line, plan)
     model: Any = models_of(own) if plan.model == SITES else resolve(plan.model)
 
-    def connect(name: str, federation: Any, spec: Any, streams: Any, workers: Any, options: Any) -> FlowerClients:
-        return FlowerClients(line, roster, members, nodes, spec, setup, plan.federation.timeout)
-
-    run = Run(roster, model, plan.algorithm, plan.options, _graph(plan, out), out, callbacks, connect=connect)
-    last = checkpoint.latest(out)
-    if last is not None:
-        _same_data(out, roster)
-        run.go_back_to(last)
+    spec = plan.algorithm.model_spec(model, roster.names, roster.task, getattr(torch, plan.options.dtype))
+    clients = FlowerClients(line, roster, members, nodes, spec, setup, plan.federation.timeout)
+    run = Run(roster, clients, spec, plan.algorithm, plan.options, _graph(plan, out), out, callbacks)
+    run.take_up()
     result = run.run()
-    assert isinstance(run.clients, FlowerClients)
     cards = {name: card(result, k, []) for k, name in enumerate(result.names)}
-    for name, reason in run.clients.deploy(cards).items():
+    for name, reason in clients.deploy(cards).items():
         print(f"client {name!r} has not written its model: {reason}")
     return result
 
@@ -120,12 +118,6 @@ def _graph(plan: Plan, out: Path) -> ClientGraph | str | None:
     if checkpoint.latest(out) is not None and (out / "graph.npz").exists():
         return ClientGraph.load(out / "graph.npz")
     return plan.graph
-
-
-def _same_data(out: Path, roster: Roster) -> None:
-    stored = tomllib.loads((out / "config.toml").read_text())["data"]["fingerprint"]
-    if stored != roster.fingerprint():
-        raise FedkinError(f"{out} was trained on other data (the fingerprint differs); choose another out")
 
 
 # --- who is there -----------------------------------------------------------------------------------------------------
@@ -154,10 +146,10 @@ def assemble(line: Line, plan: Plan) -> tuple[Roster, list[np.ndarray], list[int
     )
     joined = _ask_all(line, nodes, {"kind": "join", "setup": setup.told()}, settings.timeout)
     facts = {client["name"]: client for site in joined.values() for client in site}
-    known = {part: Counted(np.array([int(facts[n][part]) for n in names])) for part in ("train", "validation", "test")}
-    splits = known["train"], known["validation"], known["test"]
-    prints = tuple(str(facts[name]["fingerprint"]) for name in names)
-    roster = Roster(names, setup.task, *splits, fingerprints=prints, source={"flower": len(nodes)})
+    train, validation, test = (np.array([int(facts[n][p]) for n in names]) for p in ("train", "validation", "test"))
+    told_data = json.dumps([names, [str(facts[name]["fingerprint"]) for name in names]]).encode()
+    fingerprint = hashlib.blake2b(told_data, digest_size=12).hexdigest()
+    roster = Roster(names, setup.task, train, validation, test, fingerprint, source={"flower": len(nodes)})
     place = {name: k for k, name in enumerate(names)}
     members = [np.array([place[client["name"]] for client in told[node]]) for node in nodes]
     return roster, members, nodes, setup, own

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from sklearn.metrics import rand_score
 
-from fedkin.clustering import (
+from fedkin.couplings.clustering import (
     by_name,
     embed,
     in_order,

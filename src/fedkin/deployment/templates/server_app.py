@@ -3,7 +3,7 @@
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedkin.engines.flower.server import main
+from fedkin.deployment.server import main
 
 app = ServerApp()
 

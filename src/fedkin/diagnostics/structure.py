@@ -11,7 +11,7 @@ import numpy as np
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph
-from fedkin.history import Record
+from fedkin.result.history import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -32,8 +32,7 @@ from fedkin.local.losses import per_sample
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
 from fedkin.models import ModelLike
-from fedkin.options import make_options
-from fedkin.run import Run
+from fedkin.run import make_options, prepare
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def diagnose(
     if iterations < 1:
         raise FedkinError(f"iterations is {iterations}; power iteration needs at least 1")
     settings = make_options(rounds=0, seed=seed, **{"dtype": "float64", **options})
-    run = Run(federation, model, algorithm, settings, graph)
+    run = prepare(federation, model, algorithm, settings, graph)
     try:
         setting, linked = run.setting, graph_of(algorithm, run.setting)
         at = run.state.rows if rows is None else torch.as_tensor(np.asarray(rows), dtype=setting.spec.dtype)

@@ -1,0 +1,1 @@
+"""Diagnostics: what theory promises of a setting, and what structure of the clients a run has found."""

@@ -1,0 +1,8 @@
+"""Runs: the loop, what it keeps on disk, and the ways to start and resume one."""
+
+from fedkin.run.callbacks import Callback
+from fedkin.run.loop import Run
+from fedkin.run.options import Options, make_options
+from fedkin.run.start import prepare, resume, train
+
+__all__ = ["Callback", "Options", "Run", "make_options", "prepare", "resume", "train"]

@@ -1,0 +1,60 @@
+"""What clients would deploy: the models they received or those after local training, and how these do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.algorithm import Setting, State
+from fedkin.clients import Replies
+
+
+def per_client_metrics(
+    ids: np.ndarray, arrays: Mapping[str, Tensor], clients: int, parts: Sequence[str]
+) -> dict[str, list[float]]:
+    """Replies of an evaluation as one value per client; NaN for clients that failed or have no samples."""
+    table: dict[str, list[float]] = {}
+    for part in parts:
+        for key, values in arrays.items():
+            if key.startswith(f"{part}_") and not key.endswith("_count"):
+                count = arrays.get(f"{key}_count", arrays[f"{part}_count"]).numpy()
+                column = np.full(clients, np.nan)
+                column[ids] = np.where(count > 0, values.double().numpy(), np.nan)
+                table[key] = column.tolist()
+    return table
+
+
+def choose_trained(deploys: str, metrics: Mapping[str, Mapping[str, list[float]]]) -> np.ndarray:
+    """Which clients deploy the model after local training, (K,) bool. Validation loss may decide, test data never."""
+    clients = len(next(iter(metrics["pre"].values())))
+    if deploys != "validated":
+        return np.full(clients, deploys == "trained")
+    if "validation_loss" not in metrics["pre"]:
+        return np.full(clients, True)
+    before, after = (np.array(metrics[when]["validation_loss"]) for when in ("pre", "post"))
+    return ~(before < after)
+
+
+def whole_models(replies: Replies, state: State, setting: Setting) -> tuple[Tensor, Tensor]:
+    """The clients' whole models (K, B) and counters (K, C); a client that failed keeps what the server has of it."""
+    counters = setting.spec.initial_counters().expand(len(setting), -1).clone()
+    counters[replies.ids] = replies["counters"]
+    models = replies["model"].to(setting.spec.dtype)
+    if len(models) < len(setting):
+        answered = models
+        models = torch.zeros((len(setting), setting.spec.layout.width), dtype=setting.spec.dtype)
+        if "rows" in state.arrays:
+            models.copy_(state.rows)
+        models[replies.ids] = answered
+    return models, counters
+
+
+def picked(trained: np.ndarray, after: tuple[Tensor, Tensor], before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Models (K, B) and counters (K, C) after local training where `trained` (K,), else as received."""
+    if trained.all() or not trained.any():
+        return after if trained.all() else before
+    choose = torch.from_numpy(trained)[:, None]
+    return torch.where(choose, after[0], before[0]), torch.where(choose, after[1], before[1])

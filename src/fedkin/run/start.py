@@ -1,0 +1,117 @@
+"""train and resume: a run from what a user has at hand, or from its directory."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedkin import algorithms, data
+from fedkin.algorithm import Algorithm
+from fedkin.engines import connect
+from fedkin.errors import FedkinError
+from fedkin.federation import Federation
+from fedkin.files import OWN_FUNCTION
+from fedkin.graphs import ClientGraph
+from fedkin.models import ModelLike
+from fedkin.result import Result
+from fedkin.run import checkpoint
+from fedkin.run.callbacks import Callback
+from fedkin.run.loop import Run
+from fedkin.run.options import Options, make_options
+from fedkin.streams import Streams
+
+
+def prepare(
+    federation: Federation,
+    model: ModelLike,
+    algorithm: Algorithm,
+    options: Options,
+    graph: ClientGraph | str | None = None,
+    out: Path | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
+    """A run on clients whose data are in this process, or shared from it by the engine."""
+    spec = algorithm.model_spec(model, federation.names, federation.task, getattr(torch, options.dtype))
+    engine = options.engine, federation, spec, Streams(options.seed), options.workers, options.engine_options
+    return Run(federation.roster(), connect(*engine), spec, algorithm, options, graph, out, callbacks)
+
+
+def train(
+    federation: Federation,
+    model: ModelLike = "mlp",
+    algorithm: Algorithm | str = "fedavg",
+    graph: ClientGraph | str | None = None,
+    rounds: int = 50,
+    seed: int = 0,
+    engine: str = "in_process",
+    out: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    **options: Any,
+) -> Result:
+    """Train one model per client.
+
+    `model` is a callable that returns an nn.Module, or the name of a built-in network ("mlp"); `algorithm` an object from
+    `fedkin.algorithms` or a name; `graph` a ClientGraph, a builder ("knn:5") or a file; `out` a directory for
+    checkpoints and the result. `options` are the fields of `Options`: fraction, eval_every, dtype, …
+
+    >>> from fedkin import data, train
+    >>> federation = data.load("digits", clients=5, partition="dirichlet:0.3", seed=0)
+    >>> train(federation, "mlr", "fedavg", rounds=2)  # doctest: +ELLIPSIS
+    Result(FedAvg, 5 clients, 2 rounds, test accuracy pre ... post ...)
+    """
+    method = algorithms.make(algorithm) if isinstance(algorithm, str) else algorithm
+    chosen = make_options(rounds=rounds, seed=seed, engine=engine, **options)
+    target = None if out is None else Path(out)
+    if target is not None and checkpoint.latest(target) is not None:
+        raise FedkinError(f"{target} already holds a run; resume it, or choose another directory")
+    return prepare(federation, model, method, chosen, graph, target, callbacks).run()
+
+
+def resume(
+    directory: str | Path,
+    federation: Federation | None = None,
+    model: ModelLike | None = None,
+    algorithm: Algorithm | None = None,
+    callbacks: Sequence[Callback] = (),
+    rounds: int | None = None,
+) -> Result:
+    """Go on with an interrupted run from its last good checkpoint; the numbers are those of an uninterrupted run.
+
+    A federation, model or algorithm of the user's own must be given again; named ones are built from config.toml.
+    `rounds` extends the run.
+    """
+    out = Path(directory)
+    try:
+        config = tomllib.loads((out / "config.toml").read_text())
+    except (OSError, tomllib.TOMLDecodeError) as problem:
+        raise FedkinError(f"{out} is not a run directory: {problem}") from problem
+    if checkpoint.latest(out) is None:
+        raise FedkinError(f"{out} holds no intact checkpoint; start the run again")
+    source = dict(config["data"])
+    source.pop("fingerprint")
+    if federation is None:
+        if not source:
+            raise FedkinError(f"{out} was trained on a federation of your own; pass it: resume(dir, federation=…)")
+        federation = data.load(**source)
+    if model is None:
+        if config["model"]["name"] == "custom":
+            raise FedkinError(f"{out} was trained with a model of your own; pass it: resume(dir, model=…)")
+        model = config["model"]["name"]
+    if algorithm is None:
+        parameters = dict(config["algorithm"])
+        for name, value in parameters.items():
+            if str(value).startswith(OWN_FUNCTION):
+                raise FedkinError(
+                    f"{out} was trained with a function of your own ({name} = {value.removeprefix(OWN_FUNCTION)}); "
+                    "pass the algorithm again: resume(dir, algorithm=…)"
+                )
+        algorithm = algorithms.make(parameters.pop("name"), parameters)
+    graph = ClientGraph.load(out / "graph.npz") if "file" in config["graph"] else None
+    settings = {**config["run"], **({} if rounds is None else {"rounds": rounds})}
+    run = prepare(federation, model, algorithm, make_options(**settings), graph, out, callbacks)
+    run.take_up()
+    return run.run()
