@@ -43,7 +43,8 @@ def peak() -> int:
 def federation(clients: int, features: int, samples: int, held_out: int) -> tuple[Any, np.ndarray]:
     """Clients with a place in the plane that decides their labels: neighbours have similar models. And the places."""
     from fedkin import Federation
-    from fedkin.federation import Split, Task
+    from fedkin.federation import Split
+    from fedkin.task import Task
 
     rng = np.random.default_rng(0)
     places = rng.random((clients, 2), dtype=np.float32)

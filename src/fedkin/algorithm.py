@@ -20,11 +20,11 @@ from torch import Tensor
 from fedkin.clients import Clients, Replies
 from fedkin.couplings import Coupling
 from fedkin.errors import FedkinError, first_fault, unknown
-from fedkin.federation import Task
 from fedkin.graphs import ClientGraph
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.streams import Streams, client_keys
+from fedkin.task import Task
 
 
 @dataclass(frozen=True)

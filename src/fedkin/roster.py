@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.federation import Task
 from fedkin.graphs import ClientGraph
+from fedkin.task import Task
 
 
 @dataclass(frozen=True)

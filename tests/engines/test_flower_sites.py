@@ -21,7 +21,8 @@ from fedkin.deployment.server import Plan, train
 from fedkin.engines.flower.site import Site
 from fedkin.engines.flower.wire import Message
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation, Forecast, Task
+from fedkin.federation import Federation
+from fedkin.task import Forecast, Task
 
 
 def _load(name: str) -> Any:

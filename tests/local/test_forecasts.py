@@ -10,8 +10,9 @@ import torch
 
 import fedkin
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation, Forecast, Split, Task
+from fedkin.federation import Federation, Split
 from fedkin.local.forecasts import forecast_errors, forecast_names, persistence
+from fedkin.task import Forecast, Task
 
 FORECAST = Forecast(mean=50.0, std=10.0)
 

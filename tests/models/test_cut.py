@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.errors import FedkinError
-from fedkin.federation import Task
 from fedkin.models import Layout, ModelSpec
 from fedkin.models.cut import Cut, cut
+from fedkin.task import Task
 
 TASK = Task("classification", (6,), classes=(0, 1, 2))
 IMAGES = Task("classification", (1, 28, 28), classes=tuple(range(10)))

@@ -11,11 +11,12 @@ import fedkin
 from fedkin.algorithms.fedavg import FedAvg
 from fedkin.algorithms.fedska import FedSKA
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation, Task
+from fedkin.federation import Federation
 from fedkin.local.kernels import choose
 from fedkin.models import Layout, ModelSpec, build
 from fedkin.models.cut import cut
 from fedkin.models.mobilenet import InvertedResidual
+from fedkin.task import Task
 
 IMAGES = Task("classification", (3, 32, 32), classes=tuple(range(10)))
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from fedkin.errors import FedkinError
-from fedkin.federation import Task
 from fedkin.models import NETWORKS, Layout, ModelSpec, build
 from fedkin.streams import Streams
+from fedkin.task import Task
 
 INPUTS = {
     "fedpnp-mnist": (1, 28, 28),

@@ -7,9 +7,10 @@ import torch
 
 import fedkin
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation, Task
+from fedkin.federation import Federation
 from fedkin.local.kernels import choose
 from fedkin.models import Layout, ModelSpec, build
+from fedkin.task import Task
 
 SERIES = Task("regression", (12,), output_shape=(12,))
 TEXT = Task("classification", (80,), classes=tuple(range(100)), tokens=True)

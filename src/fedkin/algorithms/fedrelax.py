@@ -13,11 +13,11 @@ from pydantic import Field, field_validator
 from fedkin.algorithm import Algorithm, Setting, State
 from fedkin.clients import Clients, Replies
 from fedkin.errors import FedkinError
-from fedkin.federation import Task
 from fedkin.graphs import ClientGraph
 from fedkin.local.relax.public import parse_source
 from fedkin.local.relax.tasks import ANSWER, CHOOSE, EVALUATE, HEAR, MEET, PUBLISH, RELAX
 from fedkin.models import ModelLike, ModelSpec, estimators
+from fedkin.task import Task
 
 
 class FedRelax(Algorithm):

@@ -11,8 +11,9 @@ import numpy as np
 from fedkin.data import partition as partitions
 from fedkin.data.topology import true_groups
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation, Split, Task, _split_indices
+from fedkin.federation import Federation, Split, _split_indices
 from fedkin.streams import Streams
+from fedkin.task import Task
 
 Scale = Callable[[np.ndarray], np.ndarray]
 Fit = Callable[[np.ndarray], Scale]

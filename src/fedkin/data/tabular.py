@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedkin.errors import FedkinError, unknown
-from fedkin.federation import Federation, Kind, _split_indices
+from fedkin.federation import Federation, _split_indices
 from fedkin.streams import Streams
+from fedkin.task import Kind
 
 if TYPE_CHECKING:
     import pandas as pd

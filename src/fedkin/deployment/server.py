@@ -31,7 +31,6 @@ from fedkin.engines.flower.line import Line
 from fedkin.engines.flower.setup import SITES, Setup, models_of, resolve
 from fedkin.engines.flower.wire import HEAD_LIMIT, Message
 from fedkin.errors import FedkinError, first_fault, unknown
-from fedkin.federation import Forecast, Task
 from fedkin.graphs import ClientGraph
 from fedkin.result import Result
 from fedkin.result.export import card
@@ -39,6 +38,7 @@ from fedkin.roster import Roster
 from fedkin.run import Run, checkpoint
 from fedkin.run.callbacks import Callback
 from fedkin.run.options import Options, make_options
+from fedkin.task import Forecast, Task
 
 SECTIONS = ("federation", "model", "algorithm", "graph", "run")
 

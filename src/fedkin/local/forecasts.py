@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation, Forecast, Task
+from fedkin.federation import Federation
+from fedkin.task import Forecast, Task
 
 if TYPE_CHECKING:
     import pandas as pd

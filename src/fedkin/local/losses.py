@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor
 from torch.nn import functional
 
-from fedkin.federation import Kind
+from fedkin.task import Kind
 
 Loss = Callable[..., Tensor]
 """(outputs of n samples, their targets, more per-sample arrays of the method's own) → the loss of each sample, (n,)."""

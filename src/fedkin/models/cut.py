@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.errors import FedkinError, unknown
-from fedkin.federation import Task
 from fedkin.models.layout import Layout
 from fedkin.models.spec import ModelSpec
+from fedkin.task import Task
 
 
 class Tapped(nn.Module):

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from fedkin.errors import FedkinError, unknown
-from fedkin.federation import Task
 from fedkin.models.adapters import Effort, Learner, adapt, is_keras, is_model
 from fedkin.models.layout import Layout
 from fedkin.models.networks import NETWORKS, build
 from fedkin.models.spec import ModelLike, ModelSpec
 from fedkin.streams import Streams
+from fedkin.task import Task
 
 
 @dataclass(frozen=True)

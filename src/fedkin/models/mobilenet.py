@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedkin.errors import FedkinError
-from fedkin.federation import Task
 from fedkin.models.networks import network, split
+from fedkin.task import Task
 
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 """Expansion t, channels c, repetitions n, and stride s of the first block of every stage (table 2 of the paper)."""

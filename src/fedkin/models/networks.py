@@ -14,7 +14,7 @@ from math import prod
 from torch import nn
 
 from fedkin.errors import FedkinError, unknown
-from fedkin.federation import Task
+from fedkin.task import Task
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {}
 

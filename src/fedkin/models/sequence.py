@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.errors import FedkinError
-from fedkin.federation import Task
 from fedkin.models.networks import network, split
+from fedkin.task import Task
 
 
 class Encoder(nn.Module):

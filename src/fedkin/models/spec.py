@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.errors import FedkinError
-from fedkin.federation import Task
 from fedkin.models.layout import Layout
 from fedkin.models.networks import build
 from fedkin.streams import Streams
+from fedkin.task import Task
 
 ModelLike = str | Callable[[], Any] | Mapping[str, Any]
 

@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedkin.federation import Task
 from fedkin.reports.compare import Method, client_gains, find_alone, interval
 from fedkin.result.summary import gains
+from fedkin.task import Task
 
 Verdict = Literal["pays", "unclear", "costs", "unknown"]
 

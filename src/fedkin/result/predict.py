@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from fedkin.errors import FedkinError, unknown
-from fedkin.federation import Task
 from fedkin.result import Result, load
+from fedkin.task import Task
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.errors import FedkinError, unknown
-from fedkin.federation import Task
 from fedkin.files import read_tensors, write_atomic, write_tensors
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.result.history import History
 from fedkin.result.summary import summarise, weighted_mean
+from fedkin.task import Task
 
 if TYPE_CHECKING:
     import pandas as pd

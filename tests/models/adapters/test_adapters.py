@@ -19,10 +19,10 @@ from sklearn.svm import LinearSVC
 from torch import nn
 
 from fedkin.errors import FedkinError
-from fedkin.federation import Task
 from fedkin.models.adapters import Augmented, Effort, adapt
 from fedkin.models.adapters.scikit import systematic, weight_argument
 from fedkin.models.estimators import ESTIMATORS, named
+from fedkin.task import Task
 
 NUMBERS = Task("regression", (3,))
 CLASSES = Task("classification", (3,), classes=("a", "b", "c"))

@@ -13,7 +13,8 @@ from fedkin.data.federate import Recipe
 from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays, File, Source, check
 from fedkin.errors import FedkinError, unknown
-from fedkin.federation import Federation, Forecast, Split, Task
+from fedkin.federation import Federation, Split
+from fedkin.task import Forecast, Task
 
 WEEK = "METR-LA: one week of 17 (2,016 of 34,272 steps), gaps interpolated; not comparable with published results"
 

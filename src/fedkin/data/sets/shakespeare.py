@@ -16,7 +16,8 @@ from fedkin.data.plays import as_arrays, parse_complete, parse_leaf, parse_tiny
 from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays, File, Source, check
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation, Split, Task
+from fedkin.federation import Federation, Split
+from fedkin.task import Task
 
 CHARACTERS = string.printable
 CODE = np.zeros(128, dtype=np.int64)

@@ -14,8 +14,8 @@ from fedkin.engines.flower.wire import Message
 from fedkin.engines.host import Answer
 from fedkin.engines.sharding import Question
 from fedkin.errors import FedkinError
-from fedkin.federation import Task
 from fedkin.models import ModelSpec
+from fedkin.task import Task
 
 SLACK = 2**20
 """Bytes for counts, losses, metrics and names, whatever the model."""

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from fedkin.errors import FedkinError
-from fedkin.federation import Task
 from fedkin.models import ModelLike, ModelSpec, estimators
 from fedkin.models.estimators import ESTIMATORS, Estimators
 from fedkin.models.networks import NETWORKS
+from fedkin.task import Task
 
 SITES = "sites"
 """The model's name when every client brings its own (site.toml)."""

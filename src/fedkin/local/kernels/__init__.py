@@ -13,13 +13,13 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from fedkin.federation import Task
 from fedkin.local.kernels.grouped import GroupedKernel, groupable
 from fedkin.local.kernels.linear import LinearKernel, dense_layers
 from fedkin.local.kernels.looped import LoopedKernel
 from fedkin.local.kernels.vmapped import VmappedKernel
 from fedkin.local.losses import Loss
 from fedkin.models import Layout, ModelSpec
+from fedkin.task import Task
 
 _LOOPED = (
     nn.modules.conv._ConvNd,

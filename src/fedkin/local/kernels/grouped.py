@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedkin.federation import Kind
 from fedkin.local.kernels.linear import chain_of
 from fedkin.local.kernels.looped import LoopedKernel
 from fedkin.local.losses import Loss, loss_of
 from fedkin.models import ModelSpec
+from fedkin.task import Kind
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _AS_IS = (

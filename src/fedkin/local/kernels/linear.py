@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedkin.federation import Kind
 from fedkin.local.batches import Plan
 from fedkin.local.kernels import chain
 from fedkin.models import Layout, Slot
+from fedkin.task import Kind
 
 
 @dataclass(frozen=True)

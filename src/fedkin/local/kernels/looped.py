@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedkin.federation import Kind
 from fedkin.local.losses import Loss, loss_of
 from fedkin.models import ModelSpec
+from fedkin.task import Kind
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 

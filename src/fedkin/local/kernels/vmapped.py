@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
-from fedkin.federation import Kind
 from fedkin.local.losses import Loss, loss_of
 from fedkin.models import ModelSpec
+from fedkin.task import Kind
 
 
 class VmappedKernel:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fedkin.errors import FedkinError
-from fedkin.federation import Task
+from fedkin.task import Task
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from fedkin.errors import FedkinError
-from fedkin.federation import Task
 from fedkin.models.adapters import Augmented, Effort, check_outputs
+from fedkin.task import Task
 
 
 class KerasLearner:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedkin.errors import FedkinError
-from fedkin.federation import Kind, Task
 from fedkin.models.adapters import Augmented, Effort, check_outputs
+from fedkin.task import Kind, Task
 
 EPSILON = 1e-8
 

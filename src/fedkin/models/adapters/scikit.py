@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedkin.errors import FedkinError
-from fedkin.federation import Task
 from fedkin.models.adapters import Augmented, Effort, check_outputs
+from fedkin.task import Task
 
 
 class ScikitLearner:
