@@ -40,6 +40,8 @@ class Setting:
     graph: ClientGraph | None = None
     truth: Mapping[str, np.ndarray] = field(default_factory=dict)
     """What the maker of the data knows of its clients (`Federation.truth`): for oracles alone."""
+    rounds: int = 0
+    """How many rounds the run has, for methods that do something at a share of them."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -198,13 +200,16 @@ class Algorithm(Sgd):
     def round(self, state: State, clients: Clients, cohort: np.ndarray, setting: Setting) -> State:
         """One round: the cohort trains, the server couples."""
         replies = self.train(state, clients, cohort, setting)
-        loss = float(replies["loss"].double().mean()) if len(replies) else None
-        state = replace(state, log={"train_loss": loss}, changed=None)
-        if replies.failed:
-            state = state.with_log(failed=dict(replies.failed))
+        state = self.logged(state, replies)
         if len(replies):
             state = self.couple(state, replies, setting)
         return replace(state, round=state.round + 1)
+
+    def logged(self, state: State, replies: Replies) -> State:
+        """The state with a new log of the round: the mean training loss, and who failed."""
+        loss = float(replies["loss"].double().mean()) if len(replies) else None
+        state = replace(state, log={"train_loss": loss}, changed=None)
+        return state.with_log(failed=dict(replies.failed)) if replies.failed else state
 
     def finished(self, state: State) -> bool:
         """Whether the method has reached its end before the last round (by a criterion of its own)."""

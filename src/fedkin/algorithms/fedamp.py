@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix, place
 from fedkin.clients import Replies
-from fedkin.couplings import Coupling
+from fedkin.couplings import Mixing
 
 
 class FedAMP(Algorithm):
@@ -46,7 +46,7 @@ class FedAMP(Algorithm):
         weights = trained[torch.from_numpy(replies.ids), : setting.spec.layout.n_parameters]
         attention = attend(weights, self.alpha, self.sigma)
         state = state.with_log(own_weight=float(attention.diagonal().mean()))
-        return mix(state, replies, Attention(len(setting), replies.ids, attention), trained=trained)
+        return mix(state, replies, Mixing(attention, len(setting), replies.ids), trained=trained)
 
 
 def attend(weights: Tensor, alpha: float, sigma: float | None) -> Tensor:
@@ -62,15 +62,3 @@ def attend(weights: Tensor, alpha: float, sigma: float | None) -> Tensor:
     share = alpha / (m - 1) * torch.exp(-square / sigma)
     share.fill_diagonal_(0)
     return share + torch.diag(1 - share.sum(dim=1))
-
-
-class Attention(Coupling):
-    """The rows of `members` mixed by a given matrix (m, m); other clients keep theirs."""
-
-    def __init__(self, clients: int, members: np.ndarray, share: Tensor) -> None:
-        self.clients, self.members, self.share = clients, members, share
-
-    def apply(self, rows: Tensor) -> Tensor:
-        mixed = self._check(rows).clone()
-        mixed[self.members] = self.share.to(rows.dtype) @ rows[self.members]
-        return mixed

@@ -10,6 +10,7 @@ from fedkin.couplings.denoisers import Denoiser, denoiser
 from fedkin.couplings.filters import GraphFilter
 from fedkin.couplings.graph_total_variation import GraphTotalVariation
 from fedkin.couplings.laplacian import LaplacianStep, safe_step, stability, total_variation
+from fedkin.couplings.mixing import Mixing
 from fedkin.couplings.plug import graph_denoiser
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "GraphTotalVariation",
     "Identity",
     "LaplacianStep",
+    "Mixing",
     "denoiser",
     "graph_denoiser",
     "safe_step",

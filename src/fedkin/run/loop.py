@@ -68,7 +68,7 @@ class Run:
         used = self._resolve(graph)
         if used is not None:
             clients.link(used)
-        self.setting = Setting(roster.names, clients.sizes, roster.task, spec, streams, used, roster.truth)
+        self.setting = Setting(roster.names, clients.sizes, roster.task, spec, streams, used, roster.truth, options.rounds)
         algorithm.check(self.setting)
         self.history = History(roster.names)
         self.memory = self._row_memory()

@@ -1,0 +1,62 @@
+"""How well do other clients' models do here? Losses of given rows on a client's own training samples, never on test."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.local.losses import per_sample
+from fedkin.local.shard import Samples, Shard
+from fedkin.local.tasks import Request, client_task
+
+CAP = 6.0
+"""Cross entropy of one sample counts at most this much: one absurd prediction says no more than a wrong one."""
+
+
+def outputs_of(shard: Shard, samples: Samples, k: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs (M, n, …) of M rows on the samples of client k, and the targets (n, …)."""
+    x, y = samples.of(k)
+    with shard.kernel() as kernel, torch.no_grad():
+        return kernel.outputs(rows, x.expand(len(rows), *x.shape)), y
+
+
+def losses_of(shard: Shard, samples: Samples, k: int, rows: Tensor) -> Tensor:
+    """The loss of each of M rows on each of the n samples of client k, (M, n), float64."""
+    outputs, y = outputs_of(shard, samples, k, rows)
+    repeated = y.expand(len(rows), *y.shape).flatten(0, 1)
+    loss = per_sample(shard.task.kind, outputs.flatten(0, 1), repeated).double().view(len(rows), len(y))
+    return loss.clamp(max=CAP) if shard.task.kind == "classification" else loss
+
+
+@client_task("transfer")
+def transfer_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """Transfer losses: per_client "models" (k, M, B) on the client's training samples.
+
+    Returns "transfer" (k, M), the mean loss of each model, and "noise" (k,), the median standard error of the paired
+    difference between a model and the best of them. A model whose loss is not finite counts as the worst.
+    """
+    models = request.per_client["models"].to(shard.spec.dtype)
+    transfer = torch.zeros(models.shape[:2], dtype=torch.float64)
+    noise = torch.zeros(len(request.ids), dtype=torch.float64)
+
+    def work(place: int) -> None:
+        losses = losses_of(shard, shard.train, int(request.ids[place]), models[place])
+        means = losses.mean(dim=1)
+        worst = means[means.isfinite()].max() if means.isfinite().any() else means.new_tensor(CAP)
+        transfer[place] = torch.where(means.isfinite(), means, worst)
+        best = int(transfer[place].argmin())
+        if losses.shape[1] > 1 and len(losses) > 1:
+            others = torch.tensor([m for m in range(len(losses)) if m != best and bool(means[m].isfinite())])
+            if len(others):
+                apart = losses[others] - losses[best]
+                noise[place] = (apart.std(dim=1) / losses.shape[1] ** 0.5).median()
+
+    shard.each(work, list(range(len(request.ids))))
+    return {"transfer": transfer, "noise": noise}
+
+
+def in_pieces(count: int, bytes_each: int, limit: int = 2**28) -> list[np.ndarray]:
+    """0…count−1 in runs that take at most `limit` bytes together."""
+    size = max(1, limit // max(1, bytes_each))
+    return [np.arange(start, min(start + size, count)) for start in range(0, count, size)]

@@ -1,0 +1,105 @@
+"""Combined: a client's model as one nn.Module, a weighted combination of networks, and the mapping that builds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedkin.errors import FedkinError, unknown
+from fedkin.models import ModelSpec
+
+
+class Combined(nn.Module):
+    """Σ_m w_m f_m(x): probabilities for classes (softmax at each network's temperature), numbers for regression."""
+
+    def __init__(self, networks: list[nn.Module], weights: list[float], temperatures: list[float], classes: bool) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self.weights, self.temperatures, self.classes = weights, temperatures, classes
+        self.outputs = "probabilities" if classes else "values"
+
+    def forward(self, x: Tensor) -> Tensor:
+        total: Tensor | None = None
+        for network, weight, temperature in zip(self.networks, self.weights, self.temperatures):
+            found = network(x)
+            if self.classes:
+                found = torch.softmax(found / temperature, dim=-1)
+            total = weight * found if total is None else total + weight * found
+        assert total is not None
+        return total
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Which rows make up each client's model: entries offsets[k]:offsets[k+1] of the lists are client k's."""
+
+    rows: Tensor
+    """(U, B): every network that somebody uses, once."""
+    counters: Tensor
+    index: Tensor
+    weights: Tensor
+    temperatures: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, clients: list[list[tuple[Tensor, float, float]]], counters: Tensor) -> Parts:
+        """From (row, weight, temperature) of every part of every client; equal rows are kept once."""
+        known: dict[bytes, int] = {}
+        rows: list[Tensor] = []
+        index: list[int] = []
+        for parts in clients:
+            for row, _, _ in parts:
+                key = row.contiguous().numpy().tobytes()
+                if key not in known:
+                    known[key] = len(rows)
+                    rows.append(row)
+                index.append(known[key])
+        flat = [part for parts in clients for part in parts]
+        return cls(
+            torch.stack(rows),
+            counters,
+            torch.tensor(index),
+            torch.tensor([weight for _, weight, _ in flat], dtype=torch.float64),
+            torch.tensor([temperature for _, _, temperature in flat], dtype=torch.float64),
+            torch.from_numpy(np.cumsum([0, *map(len, clients)])),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """To be saved."""
+        return {f"parts_{name}": getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def read(cls, tensors: Mapping[str, Tensor]) -> Parts | None:
+        """From what `tensors` gave; None where there are none."""
+        names = list(cls.__dataclass_fields__)
+        if "parts_rows" not in tensors:
+            return None
+        return cls(*(tensors[f"parts_{name}"] for name in names))
+
+
+class CombinedModels(Mapping[str, nn.Module]):
+    """The clients' combined models by name, each built when it is asked for."""
+
+    def __init__(self, names: tuple[str, ...], parts: Parts, spec: ModelSpec | None, classes: bool) -> None:
+        self.names, self.parts, self.spec, self.classes = names, parts, spec, classes
+
+    def __getitem__(self, name: str) -> nn.Module:
+        if name not in self.names:
+            raise unknown("client", name, self.names)
+        if self.spec is None:
+            raise FedkinError("the architecture is your own; load the result with fedkin.load(dir, model=your_factory)")
+        spec, k = self.spec, self.names.index(name)
+        own = slice(int(self.parts.offsets[k]), int(self.parts.offsets[k + 1]))
+        networks = [spec.module(self.parts.rows[int(u)], self.parts.counters) for u in self.parts.index[own]]
+        weights, temperatures = self.parts.weights[own].tolist(), self.parts.temperatures[own].tolist()
+        return Combined(networks, weights, temperatures, self.classes).eval()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)

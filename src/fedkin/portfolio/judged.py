@@ -1,0 +1,40 @@
+"""The deployed combinations on the clients' test samples: asked once, when everything has been chosen."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedkin.local.losses import metrics
+from fedkin.local.shard import Shard
+from fedkin.local.tasks import Request, client_task
+from fedkin.local.transfer import outputs_of
+
+JUDGE = f"{__name__}:judge"
+
+
+@client_task("judge")
+def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """Test metrics of combined models: shared "rows" (U, B); per_client "index", "weights", "temperatures" (k, P)."""
+    classes = shard.task.kind == "classification"
+    rows = request.shared["rows"].to(shard.spec.dtype)
+    found: dict[str, Tensor] = {}
+    sizes = shard.test.sizes[request.ids]
+
+    def work(place: int) -> None:
+        if not sizes[place]:
+            return
+        weights = request.per_client["weights"][place]
+        used = weights > 0
+        outputs, y = outputs_of(shard, shard.test, int(request.ids[place]), rows[request.per_client["index"][place][used]])
+        shape = (-1, *[1] * (outputs.dim() - 1))
+        if classes:
+            outputs = torch.softmax(outputs.double() / request.per_client["temperatures"][place][used].view(shape), dim=-1)
+        together = (outputs.double() * weights[used].view(shape)).sum(dim=0)
+        told = metrics(shard.task.kind, together.clamp(min=1e-300).log() if classes else together, y.to(y.dtype))
+        for name, values in told.items():
+            found.setdefault(name, torch.zeros(len(sizes), dtype=torch.float64))[place] = values.double().mean()
+
+    for place in range(len(sizes)):
+        work(place)
+    return {**{f"test_{name}": value for name, value in found.items()}, "test_count": torch.from_numpy(sizes.copy())}
