@@ -65,9 +65,7 @@ class Kin(Algorithm):
             return Identity(len(setting))
         return Mixing(among(matrix(state, len(setting)), replies.ids), len(setting), replies.ids)
 
-    def estimated(
-        self, state: State, models: Tensor, clients: Clients, ids: np.ndarray, setting: Setting
-    ) -> State:
+    def estimated(self, state: State, models: Tensor, clients: Clients, ids: np.ndarray, setting: Setting) -> State:
         """The state with weights from `models` (K, B): clients `ids` try the models of their candidates among `ids`."""
         count = min(self.peers, len(ids) - 1)
         if count < 1:

@@ -5,6 +5,5 @@ together  the folds' runs in step with each other: one question to all of them
 members   what is trained: Local, FedAvg, Kin, pFedBayes, and what more local steps make of them
 evidence  what the members predict for samples they have not seen, and the sums that clients tell of it
 weights   temperatures, pooled and personal weights, the gate
-combined  a client's model: a weighted combination of networks as one nn.Module
 auto      the procedure
 """

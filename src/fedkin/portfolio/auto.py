@@ -20,13 +20,13 @@ from fedkin.errors import FedkinError, unknown
 from fedkin.federation import Federation, Split
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike, ModelSpec
-from fedkin.portfolio.combined import CombinedModels, Parts
 from fedkin.portfolio.folds import folded
 from fedkin.portfolio.judged import JUDGE
 from fedkin.portfolio.members import EFFORTS, Effort, Trained, Watch, train_all, train_member
 from fedkin.portfolio.together import Folds
 from fedkin.portfolio.weights import Weighed, weigh
 from fedkin.result import History, Result
+from fedkin.result.combined import CombinedModels, Parts
 from fedkin.run import make_options, prepare
 from fedkin.run.deployed import per_client_metrics
 from fedkin.streams import Streams
@@ -87,7 +87,7 @@ def auto(
         "messages": traffic[1],
         "alone": alone.metrics["pre"],
         "auto": told(federation.names, list(members), weighed, kept_alone),
-        "pooled": dict(zip(members, weighed.pooled.tolist())),
+        "pooled": dict(zip(members, weighed.prior.pooled.tolist())),
         "effort": effort,
     }
     config = {**alone.config, "algorithm": {"name": "auto", "effort": effort, **training}}
@@ -190,14 +190,14 @@ def _parts(
     found = list(members.values())
     for k, kept in enumerate(kept_alone):
         if kept:
-            clients.append([(alone[k], 1.0, float(weighed.temperatures[0]))])
+            clients.append([(alone[k], 1.0, float(weighed.prior.temperatures[0]))])
             continue
         own: list[tuple[Tensor, float, float]] = []
         for m in np.flatnonzero(weighed.personal[k]):
             rows = found[m].rows[:, k]
             rows = rows[torch.isfinite(rows).all(dim=1)]
             share = float(weighed.personal[k, m]) / len(rows)
-            own += [(row, share, float(weighed.temperatures[m])) for row in rows]
+            own += [(row, share, float(weighed.prior.temperatures[m])) for row in rows]
         clients.append(own)
     return Parts.of(clients, spec.initial_counters())
 
@@ -232,7 +232,7 @@ def told(
     entries = {}
     for k, name in enumerate(names):
         gain, error = float(weighed.gain[k]), float(weighed.error[k])
-        mixed = {members[m]: float(weighed.personal[k, m]) for m in np.flatnonzero(weighed.personal[k])}
+        mixed = {members[int(m)]: float(weighed.personal[k, m]) for m in np.flatnonzero(weighed.personal[k])}
         entries[name] = {
             "members": {"local": 1.0} if kept_alone[k] else mixed,
             "kept_alone": bool(kept_alone[k]),

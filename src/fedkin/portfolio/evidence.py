@@ -42,9 +42,9 @@ class Evidence:
     def errors(self) -> Tensor:
         """Residuals y − f_m(x), flattened over the entries of a target, (k, n, M, D) float64; padding 0."""
         shape = (*self.outputs.shape[:3], -1)
-        apart = self.targets.double()[:, :, None].reshape(*self.outputs.shape[:2], 1, -1) - self.outputs.double().reshape(
-            shape
-        )
+        apart = self.targets.double()[:, :, None].reshape(
+            *self.outputs.shape[:2], 1, -1
+        ) - self.outputs.double().reshape(shape)
         return apart * self.real[:, :, None, None]
 
 

@@ -26,10 +26,14 @@ def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
             return
         weights = request.per_client["weights"][place]
         used = weights > 0
-        outputs, y = outputs_of(shard, shard.test, int(request.ids[place]), rows[request.per_client["index"][place][used]])
+        outputs, y = outputs_of(
+            shard, shard.test, int(request.ids[place]), rows[request.per_client["index"][place][used]]
+        )
         shape = (-1, *[1] * (outputs.dim() - 1))
         if classes:
-            outputs = torch.softmax(outputs.double() / request.per_client["temperatures"][place][used].view(shape), dim=-1)
+            outputs = torch.softmax(
+                outputs.double() / request.per_client["temperatures"][place][used].view(shape), dim=-1
+            )
         together = (outputs.double() * weights[used].view(shape)).sum(dim=0)
         told = metrics(shard.task.kind, together.clamp(min=1e-300).log() if classes else together, y.to(y.dtype))
         for name, values in told.items():

@@ -33,7 +33,12 @@ class Trained:
 
 
 def train_member(
-    folds: Folds, settings: tuple[Setting, ...], method: Algorithm, rounds: int, watch: Watch, start: Trained | None = None
+    folds: Folds,
+    settings: tuple[Setting, ...],
+    method: Algorithm,
+    rounds: int,
+    watch: Watch,
+    start: Trained | None = None,
 ) -> Trained:
     """Train a method in all folds, round by round; what its clients would deploy. Private state begins anew.
 
@@ -41,20 +46,21 @@ def train_member(
     """
     folds.clients.restore({})
     states = [method.start(setting) for setting in settings]
-    if start is not None and isinstance(method, Kin):
-        first: Kin = method
-        states = folds.each(
-            lambda fold: first.estimated(
-                states[fold.number], start.rows[fold.number], fold, settings[fold.number].everyone, settings[fold.number]
-            )
-        )
+
+    def begun(fold: Fold) -> State:
+        here = settings[fold.number]
+        assert start is not None
+        assert isinstance(method, Kin)
+        return method.estimated(states[fold.number], start.rows[fold.number], fold, here.everyone, here)
+
+    def one_round(fold: Fold) -> State:
+        here = settings[fold.number]
+        return method.round(states[fold.number], fold, here.everyone, here)
+
+    if start is not None:
+        states[:] = folds.each(begun)
     for number in range(1, rounds + 1):
-
-        def one(fold: Fold) -> State:
-            setting = settings[fold.number]
-            return method.round(states[fold.number], fold, setting.everyone, setting)
-
-        states = folds.each(one)
+        states[:] = folds.each(one_round)
         watch(method.name, number, rounds)
 
     def models(fold: Fold) -> Tensor:

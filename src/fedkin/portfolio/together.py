@@ -144,4 +144,3 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return torch.equal(a, b)
     return not isinstance(a, Tensor) and not isinstance(b, Tensor) and bool(a == b)
-

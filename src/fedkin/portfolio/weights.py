@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
+from scipy.optimize import LinearConstraint, minimize
 
 from fedkin.clients import Clients
 from fedkin.portfolio.evidence import ERRORS, GAINS, GATHER, SHARES, TEMPER
@@ -26,13 +26,19 @@ ITERATIONS = 60
 
 
 @dataclass(frozen=True)
+class Prior:
+    """What a federation has learned about its members: their temperatures (M,), pooled weights (M,) and mean gain."""
+
+    temperatures: np.ndarray
+    pooled: np.ndarray
+    gain: float
+
+
+@dataclass(frozen=True)
 class Weighed:
     """What the evidence says."""
 
-    temperatures: np.ndarray
-    """(M,); ones for regression."""
-    pooled: np.ndarray
-    """w0 (M,)."""
+    prior: Prior
     personal: np.ndarray
     """(K, M), rows sum to 1, small weights dropped."""
     gain: np.ndarray
@@ -59,8 +65,9 @@ class Told:
         everything = self._sum(told["count"])
         self.count = np.concatenate([everything[:, None] - in_group, everything[:, None]], axis=1)  # (K, V)
         self.effective = self._sum(told["effective"])
-        self.sound = told["sound"].numpy().reshape(folds, self.size, self.members).all(axis=0)
-        self.sound[:, 0] |= ~self.sound.any(axis=1)
+        sound = told["sound"].view(folds, self.size, self.members).all(dim=0)
+        sound[:, 0] |= ~sound.any(dim=1)
+        self.sound: np.ndarray = sound.numpy()
 
     def _sum(self, values: torch.Tensor) -> np.ndarray:
         return values.double().reshape(self.folds, self.size, *values.shape[1:]).sum(dim=0).numpy()
@@ -72,22 +79,27 @@ class Told:
         return {name: self._sum(value) for name, value in told.arrays.items()}
 
 
-def weigh(clients: Clients, models: torch.Tensor, classification: bool, groups: int = 1) -> Weighed:
-    """All of it, for members whose models are (F, K, M, B); member 0 is Local."""
+def weigh(
+    clients: Clients, models: torch.Tensor, classification: bool, groups: int = 1, known: Prior | None = None
+) -> Weighed:
+    """All of it, for members whose models are (F, K, M, B); member 0 is Local. `known` is not estimated again."""
     told = Told(clients, models, groups)
+    given = None if known is None else np.tile(known.pooled, (told.variants, 1))
     if classification:
-        temperatures = tempered(told)
-        pooled = _mixed_pool(told, temperatures)
+        temperatures = tempered(told) if known is None else known.temperatures
+        pooled = _mixed_pool(told, temperatures) if given is None else given
         weights = _mixed_personal(told, temperatures, pooled)
     else:
         temperatures = np.ones(told.members)
         gram = told.ask(ERRORS, variants=told.variants)["gram"]
-        pooled = _least_squares_pool(told, gram)
+        pooled = _least_squares_pool(told, gram) if given is None else given
         weights = _least_squares_personal(told, gram, pooled)
     weights = without_small(weights)
     found = told.ask(GAINS, weights, temperatures=torch.from_numpy(temperatures))
-    gain, error = shrunken(found["gain"], found["square"], told.count[:, -1], told.effective)
-    return Weighed(temperatures, pooled[-1], weights[:, -1], gain, error, told.count[:, -1])
+    count = told.count[:, -1]
+    mean = mean_gain(found["gain"], count) if known is None else known.gain
+    gain, error = shrunken(found["gain"], found["square"], count, told.effective, mean)
+    return Weighed(Prior(temperatures, pooled[-1], mean), weights[:, -1], gain, error, count)
 
 
 def tempered(told: Told) -> np.ndarray:
@@ -130,8 +142,7 @@ def _mixed_personal(told: Told, temperatures: np.ndarray, pooled: np.ndarray) ->
 
 def _least_squares_pool(told: Told, gram: np.ndarray) -> np.ndarray:
     """w0 (V, M): the smallest mean squared error on the simplex, every client counting alike."""
-    fit = told.sound.all(axis=0)
-    fit[0] = True
+    fit = np.array([m == 0 or bool(told.sound[:, m].all()) for m in range(told.members)])
     means = (gram / np.maximum(told.count, 1)[:, :, None, None]).mean(axis=0)
     found = np.zeros((told.variants, told.members))
     for v in range(told.variants):
@@ -145,8 +156,9 @@ def _least_squares_personal(told: Told, gram: np.ndarray, pooled: np.ndarray) ->
     weights = prior.copy()
     errors = np.diagonal(gram, axis1=2, axis2=3)
     mean = (errors / np.maximum(told.count, 1)[:, :, None]).mean(axis=0)
+    everywhere = np.array([m == 0 or bool(told.sound[:, m].all()) for m in range(told.members)])
     for v in range(told.variants):
-        best = int(np.where(told.sound.all(axis=0), mean[v], np.inf).argmin()) if told.sound.all(axis=0).any() else 0
+        best = int(np.where(everywhere, mean[v], np.inf).argmin())
         for k in range(told.size):
             use = np.flatnonzero(prior[k, v] > 1e-4)
             sigma = (errors[k, v, best] + 5 * mean[v, best]) / (told.count[k, v] + 5)
@@ -172,8 +184,8 @@ def on_simplex(gram: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
     start = prior / prior.sum()
     bounds = [(1e-9, 1.0)] * len(start)
-    total = {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}
-    found = minimize(value, start, jac=True, bounds=bounds, constraints=total, method="SLSQP", options={"maxiter": 200})
+    total = LinearConstraint(np.ones((1, len(start))), 1, 1)
+    found = minimize(value, start, jac=True, bounds=bounds, constraints=total, method="SLSQP")
     w = np.clip(found.x if np.isfinite(found.x).all() else start, 0, None)
     return w / w.sum()
 
@@ -185,8 +197,14 @@ def without_small(weights: np.ndarray) -> np.ndarray:
     return kept / kept.sum(axis=2, keepdims=True)
 
 
+def mean_gain(gain: np.ndarray, count: np.ndarray) -> float:
+    """The mean of the clients' mean gains."""
+    there = count > 0
+    return float((gain[there] / count[there]).mean()) if there.any() else 0.0
+
+
 def shrunken(
-    gain: np.ndarray, square: np.ndarray, count: np.ndarray, effective: np.ndarray
+    gain: np.ndarray, square: np.ndarray, count: np.ndarray, effective: np.ndarray, mean: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean gains (K,) shrunk to the federation's with 10 pseudo-samples, and their standard errors.
 
@@ -194,6 +212,5 @@ def shrunken(
     """
     n = np.maximum(count, 1)
     own = gain / n
-    mean = float((own * (count > 0)).sum() / max(1, (count > 0).sum()))
     spread = np.sqrt(np.maximum(square / n - own**2, 0) / n)
     return (effective * own + PSEUDO * mean) / (effective + PSEUDO), spread * effective / (effective + PSEUDO)

@@ -68,7 +68,9 @@ class Run:
         used = self._resolve(graph)
         if used is not None:
             clients.link(used)
-        self.setting = Setting(roster.names, clients.sizes, roster.task, spec, streams, used, roster.truth, options.rounds)
+        self.setting = Setting(
+            roster.names, clients.sizes, roster.task, spec, streams, used, roster.truth, options.rounds
+        )
         algorithm.check(self.setting)
         self.history = History(roster.names)
         self.memory = self._row_memory()

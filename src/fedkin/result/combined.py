@@ -14,23 +14,22 @@ from fedkin.models import ModelSpec
 
 
 class Combined(nn.Module):
-    """Σ_m w_m f_m(x): probabilities for classes (softmax at each network's temperature), numbers for regression."""
+    """Σ_m w_m f_m(x): for classes log Σ_m w_m softmax(f_m(x)/T_m), whose softmax are calibrated probabilities; else numbers."""
 
-    def __init__(self, networks: list[nn.Module], weights: list[float], temperatures: list[float], classes: bool) -> None:
+    def __init__(
+        self, networks: list[nn.Module], weights: list[float], temperatures: list[float], classes: bool
+    ) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)
         self.weights, self.temperatures, self.classes = weights, temperatures, classes
-        self.outputs = "probabilities" if classes else "values"
 
     def forward(self, x: Tensor) -> Tensor:
-        total: Tensor | None = None
-        for network, weight, temperature in zip(self.networks, self.weights, self.temperatures):
-            found = network(x)
-            if self.classes:
-                found = torch.softmax(found / temperature, dim=-1)
-            total = weight * found if total is None else total + weight * found
-        assert total is not None
-        return total
+        found = [
+            weight * (torch.softmax(network(x) / temperature, dim=-1) if self.classes else network(x))
+            for network, weight, temperature in zip(self.networks, self.weights, self.temperatures)
+        ]
+        total = torch.stack(found).sum(dim=0)
+        return torch.log(total.clamp(min=torch.finfo(total.dtype).tiny)) if self.classes else total
 
 
 @dataclass(frozen=True)
