@@ -14,8 +14,9 @@ from torch import Tensor
 from fedkin.algorithm import Algorithm, Setting, State, mix, place
 from fedkin.clients import Clients, Replies
 from fedkin.couplings import Identity, Mixing
+from fedkin.graphs.directed import directed
 from fedkin.graphs.neighbours import nearest
-from fedkin.local.transfer import in_pieces
+from fedkin.local.transfer import TRANSFER, in_pieces
 
 
 class Kin(Algorithm):
@@ -63,7 +64,7 @@ class Kin(Algorithm):
         """A among those who answered; before the first estimate everybody stays alone."""
         if "kin_weights" not in state.arrays:
             return Identity(len(setting))
-        return Mixing(among(matrix(state, len(setting)), replies.ids), len(setting), replies.ids)
+        return Mixing(among(weights_of(state), replies.ids), len(setting), replies.ids)
 
     def estimated(self, state: State, models: Tensor, clients: Clients, ids: np.ndarray, setting: Setting) -> State:
         """The state with weights from `models` (K, B): clients `ids` try the models of their candidates among `ids`."""
@@ -97,9 +98,6 @@ class Kin(Algorithm):
         return torch.zeros((len(setting), width), dtype=torch.int64), weights
 
 
-TRANSFER = "fedkin.local.transfer:transfer"
-
-
 def candidates(rows: np.ndarray, count: int, seed: int) -> np.ndarray:
     """The `count` others with the nearest rows (m, P), ascending, (m, count)."""
     m = len(rows)
@@ -119,14 +117,9 @@ def kin_weights(
     return raw / raw.sum(axis=1, keepdims=True)
 
 
-def matrix(state: State, clients: int) -> sp.csr_array:
-    """A (K, K), sparse, rows sum to 1."""
-    peers, weights = state.arrays["kin_peers"].numpy(), state.arrays["kin_weights"].numpy()
-    columns = np.concatenate([np.arange(clients)[:, None], peers], axis=1)
-    start = np.repeat(np.arange(clients), columns.shape[1])
-    found = sp.csr_array((weights.ravel(), (start, columns.ravel())), shape=(clients, clients))
-    found.eliminate_zeros()
-    return found
+def weights_of(state: State) -> sp.csr_array:
+    """A (K, K) of a state, sparse, rows sum to 1."""
+    return directed(state.arrays["kin_peers"].numpy(), state.arrays["kin_weights"].numpy())
 
 
 def among(weights: sp.csr_array, ids: np.ndarray) -> np.ndarray | sp.csr_array:

@@ -22,20 +22,20 @@ class Mixing(Coupling):
 
     def __init__(
         self,
-        weights: np.ndarray | torch.Tensor | sp.sparray,
+        weights: np.ndarray | torch.Tensor | sp.csr_array,
         clients: int | None = None,
         members: np.ndarray | None = None,
     ) -> None:
-        found = weights.numpy() if isinstance(weights, torch.Tensor) else weights
-        size = found.shape[0]
+        self.weights = sp.csr_array(weights) if sp.issparse(weights) else np.asarray(weights)
+        size = int(self.weights.shape[0])
         self.clients = size if clients is None else clients
         self.members = members if members is not None and len(members) < self.clients else None
-        if found.shape != (size, size) or (size != self.clients if self.members is None else size != len(self.members)):
-            raise FedkinError(f"Mixing needs one row and one column per client, not shape {found.shape}")
-        values = found.data if sp.issparse(found) else found
-        if not np.isfinite(values).all() or (values < 0).any() or not np.allclose(found.sum(axis=1), 1.0, atol=1e-6):
+        if self.weights.shape != (size, size) or size != (self.clients if self.members is None else len(self.members)):
+            raise FedkinError(f"Mixing needs one row and one column per client, not shape {self.weights.shape}")
+        values = np.asarray(self.weights.data if isinstance(self.weights, sp.csr_array) else self.weights)
+        total = np.asarray(self.weights.sum(axis=1))
+        if not np.isfinite(values).all() or (values < 0).any() or not np.allclose(total, 1.0, atol=1e-6):
             raise FedkinError("Mixing weights must be finite and not negative, and every row must sum to 1")
-        self.weights: sp.csr_array | np.ndarray = sp.csr_array(found) if sp.issparse(found) else np.asarray(found)
 
     def apply(self, rows: torch.Tensor) -> torch.Tensor:
         rows = self._check(rows)
@@ -46,9 +46,9 @@ class Mixing(Coupling):
         return mixed
 
     def _mixed(self, rows: torch.Tensor) -> torch.Tensor:
-        if not sp.issparse(self.weights):
-            return torch.as_tensor(self.weights, dtype=rows.dtype, device=rows.device) @ rows
-        w = sp.csr_array(self.weights)
+        w = self.weights
+        if not isinstance(w, sp.csr_array):
+            return torch.as_tensor(w, dtype=rows.dtype, device=rows.device) @ rows
         sparse = torch.sparse_csr_tensor(
             torch.from_numpy(w.indptr.astype(np.int64)),
             torch.from_numpy(w.indices.astype(np.int64)),

@@ -10,6 +10,7 @@ from fedkin.local.losses import per_sample
 from fedkin.local.shard import Samples, Shard
 from fedkin.local.tasks import Request, client_task
 
+TRANSFER = f"{__name__}:transfer"
 CAP = 6.0
 """Cross entropy of one sample counts at most this much: one absurd prediction says no more than a wrong one."""
 

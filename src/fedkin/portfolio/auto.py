@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedkin import algorithms
 from fedkin.algorithm import Setting
-from fedkin.algorithms.kin import matrix
+from fedkin.algorithms.kin import weights_of
 from fedkin.engines import connect
 from fedkin.errors import FedkinError, unknown
 from fedkin.federation import Federation, Split
@@ -68,16 +68,16 @@ def auto(
     training = {"steps": 10, "batch_size": 32, **{k: v for k, v in options.items() if k in Sgd.model_fields}}
     rest = {key: value for key, value in options.items() if key not in Sgd.model_fields}
     chosen = make_options(rounds=rounds, seed=seed, **rest)
-    whole = replace(federation, train=joined(federation.train, federation.validation), validation=_nothing(federation))
+    clients = whole(federation)
     spec = ModelSpec.of(model, federation.task, getattr(torch, chosen.dtype))
     plan = EFFORTS[effort]
-    work = _Work(whole, model, spec, plan, training, rounds, chosen, watch)
+    work = _Work(clients, model, spec, plan, training, rounds, chosen, watch)
     members, weighed, kin, traffic, rate = work.found()
     training = {**training, "lr": rate}
-    alone = prepare(whole, model, algorithms.make("local", training), chosen).run()
+    alone = prepare(clients, model, algorithms.make("local", training), chosen).run()
     kept_alone = weighed.gain < CAUTION * weighed.error
-    parts = _parts(members, weighed, kept_alone, torch.from_numpy(alone.rows), spec)
-    metrics = _judged(whole, spec, chosen, parts)
+    parts = parts_of(members, weighed, kept_alone, torch.from_numpy(alone.rows), spec)
+    metrics = judged(clients, spec, chosen, parts)
     facts = {
         **alone.facts,
         "title": "auto",
@@ -88,6 +88,8 @@ def auto(
         "alone": alone.metrics["pre"],
         "auto": told(federation.names, list(members), weighed, kept_alone),
         "pooled": dict(zip(members, weighed.prior.pooled.tolist())),
+        "temperatures": dict(zip(members, weighed.prior.temperatures.tolist())),
+        "mean_gain": weighed.prior.gain,
         "effort": effort,
     }
     config = {**alone.config, "algorithm": {"name": "auto", "effort": effort, **training}}
@@ -100,7 +102,12 @@ def auto(
         metrics={"pre": metrics, "post": metrics, "deployed": metrics},
         history=History(federation.names, [record]),
         config=config,
-        extras={**parts.tensors(), "kin": torch.from_numpy(kin)},
+        extras={
+            **parts.tensors(),
+            "kin": torch.from_numpy(kin),
+            "start_fedavg": members["fedavg"].rows[0, :1],
+            "start_kin": members["kin"].rows[0],
+        },
         raw_influence=None,
         facts=facts,
     )
@@ -116,8 +123,10 @@ def joined(one: Split, other: Split) -> Split:
     return Split.join([(np.concatenate([a, c]), np.concatenate([b, d])) for (a, b), (c, d) in zip(one, other)])
 
 
-def _nothing(federation: Federation) -> Split:
-    return Split.join([(federation.train.x[:0], federation.train.y[:0])] * len(federation))
+def whole(federation: Federation) -> Federation:
+    """The federation with its validation samples among those for training: folds take their place."""
+    nothing = Split.join([(federation.train.x[:0], federation.train.y[:0])] * len(federation))
+    return replace(federation, train=joined(federation.train, federation.validation), validation=nothing)
 
 
 @dataclass
@@ -155,7 +164,7 @@ class _Work:
             models = torch.stack([member.rows for member in members.values()], dim=2)  # (F, K, M, B)
             weighed = weigh(clients, models, classes, groups=1 if used > 1 else 2)
             states = [state for state in members["kin"].states if "kin_weights" in state.arrays]
-            kin = np.mean([matrix(s, size).toarray() for s in states], axis=0) if states else np.eye(size)
+            kin = np.mean([weights_of(s).toarray() for s in states], axis=0) if states else np.eye(size)
             return members, weighed, kin, (clients.traffic.total(), clients.traffic.messages), rate
         finally:
             clients.close()
@@ -182,7 +191,7 @@ def held_out_loss(folds: Folds, rows: Tensor) -> float:
     return float(replies["validation_loss"][count > 0].clamp(max=1e6).mean()) if bool((count > 0).any()) else 0.0
 
 
-def _parts(
+def parts_of(
     members: dict[str, Trained], weighed: Weighed, kept_alone: np.ndarray, alone: Tensor, spec: ModelSpec
 ) -> Parts:
     """What each client's model is made of: all fold models of its members, or Local alone."""
@@ -202,7 +211,7 @@ def _parts(
     return Parts.of(clients, spec.initial_counters())
 
 
-def _judged(federation: Federation, spec: ModelSpec, options: Any, parts: Parts) -> dict[str, list[float]]:
+def judged(federation: Federation, spec: ModelSpec, options: Any, parts: Parts) -> dict[str, list[float]]:
     """Test metrics of the combined models, one value per client."""
     streams = Streams(options.seed)
     how = options.engine, federation, spec, streams, options.workers, options.engine_options

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from fedkin.errors import FedkinError, unknown
 from fedkin.files import read_tensors, write_atomic, write_tensors
 from fedkin.graphs import ClientGraph
+from fedkin.graphs.directed import directed
 from fedkin.models import ModelLike, ModelSpec
+from fedkin.result.combined import CombinedModels, Parts
 from fedkin.result.history import History
 from fedkin.result.summary import summarise, weighted_mean
 from fedkin.task import Task
@@ -166,6 +168,24 @@ class Result:
         return pd.DataFrame({**columns, "messages": messages, "bytes": size})
 
     @property
+    def kin(self) -> np.ndarray | None:
+        """Who helps whom, (K, K): the directed weights A that kin or auto learned, rows sum to 1; None for other methods."""
+        if "kin" in self.extras:
+            return self.extras["kin"].numpy()
+        if "kin_weights" not in self.extras:
+            return None
+        return directed(self.extras["kin_peers"].numpy(), self.extras["kin_weights"].numpy()).toarray()
+
+    @property
+    def auto(self) -> Mapping[str, Mapping[str, Any]]:
+        """Per client, after `fedkin.auto`: the `members` of its model and their weights, `kept_alone`, and the `gain` in
+        loss to expect (estimate, low, high)."""
+        if "auto" not in self.facts:
+            raise FedkinError(f"{self.title} combines no members; fedkin.auto does")
+        found: Mapping[str, Mapping[str, Any]] = self.facts["auto"]
+        return found
+
+    @property
     def learned_rounds(self) -> tuple[int, ...]:
         """The rounds whose learned graphs were kept: 1, 2, 4, 8, … and the last; none where the graph was given."""
         return tuple(self.extras["learned_rounds"].tolist()) if "learned_rounds" in self.extras else ()
@@ -253,23 +273,29 @@ def load(directory: str | Path, model: ModelLike | None = None) -> Result:
     task = Task.read(facts["task"])
     named = config["model"]["name"]
     chosen = model if model is not None else (None if named == "custom" else named)
-    spec = None if chosen is None or "models" not in tensors else ModelSpec.of(chosen, task, tensors["rows"].dtype)
+    with_rows = "models" in tensors or "extra/parts_rows" in tensors
+    spec = None if chosen is None or not with_rows else ModelSpec.of(chosen, task, tensors["rows"].dtype)
     counts = tensors.get("label_counts")
+    extras = {name.removeprefix("extra/"): value for name, value in tensors.items() if name.startswith("extra/")}
+    parts = Parts.read(extras)
+    models: Mapping[str, Any] = Unsaved(out, names)
+    if parts is not None:
+        models = CombinedModels(names, parts, spec, task.kind == "classification")
+    elif "models" in tensors:
+        models = Models(names, tensors["models"], tensors["counters"], spec)
     return Result(
         names=names,
         task=task,
         sizes=tensors["sizes"].numpy(),
         server_rows=tensors["rows"],
-        models=Models(names, tensors["models"], tensors["counters"], spec)
-        if "models" in tensors
-        else Unsaved(out, names),
+        models=models,
         choice=tuple(facts["choice"]),
         metrics=facts["metrics"],
         history=history,
         config=config,
         graph=ClientGraph.load(out / "graph.npz") if (out / "graph.npz").exists() else None,
         raw_influence=tensors.get("influence"),
-        extras={name.removeprefix("extra/"): value for name, value in tensors.items() if name.startswith("extra/")},
+        extras=extras,
         label_counts=None if counts is None else counts.numpy(),
         notes=tuple(facts["notes"]),
         facts=facts["facts"],

@@ -1,0 +1,152 @@
+"""Newcomers: clients that come later get their models from the same machinery, without a round of the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedkin import algorithms
+from fedkin.algorithm import Setting
+from fedkin.algorithms.kin import kin_weights
+from fedkin.engines import connect
+from fedkin.errors import FedkinError
+from fedkin.federation import Federation
+from fedkin.local.sgd import Sgd
+from fedkin.local.transfer import TRANSFER, in_pieces
+from fedkin.models import ModelLike, ModelSpec
+from fedkin.portfolio.auto import judged, parts_of, told, whole
+from fedkin.portfolio.folds import folded
+from fedkin.portfolio.members import EFFORTS, Trained, fine_tuned, train_member
+from fedkin.portfolio.together import Folds
+from fedkin.portfolio.weights import Prior, weigh
+from fedkin.result import History, Result
+from fedkin.result.combined import CombinedModels
+from fedkin.run import make_options, prepare
+from fedkin.streams import Streams
+
+PEERS = 200
+"""At most this many models visit a newcomer."""
+
+
+def join(result: Result, federation: Federation, model: ModelLike | None = None, seed: int | None = None) -> Result:
+    """Models for newcomers, from a result of `fedkin.auto`.
+
+    Each scores the peers' models on its own training samples (A_new as Kin has it), begins from A_new·Ψ and from the
+    common model, takes local steps on folds of its own samples, and combines the members with the federation's pooled
+    weights as prior. The gate keeps it alone where that is better. Nobody else trains, and nothing of theirs changes.
+    """
+    started = time.perf_counter()
+    if "start_kin" not in result.extras:
+        raise FedkinError(f"{result.title} has nothing for newcomers; join a result of fedkin.auto")
+    _check(result, federation)
+    config = dict(result.config)
+    named = config["model"]["name"] if model is None else model
+    if named == "custom":
+        raise FedkinError("the run was trained with a model of your own; pass it: join(federation, model=…)")
+    training = {key: value for key, value in config["algorithm"].items() if key in Sgd.model_fields}
+    chosen = make_options(**{**config["run"], **({} if seed is None else {"seed": seed})})
+    newcomers = whole(federation)
+    spec = ModelSpec.of(named, federation.task, result.extras["start_kin"].dtype)
+    effort = EFFORTS[str(config["algorithm"]["effort"])]
+    count = effort.folds or (3 if float(np.median(newcomers.train.sizes)) >= 100 else 5)
+    used = effort.used or count
+    streams = Streams(chosen.seed)
+    how = chosen.engine, folded(newcomers, count, used, chosen.seed), spec, streams, chosen.workers
+    clients = connect(*how, chosen.engine_options)
+    try:
+        folds = Folds(clients, newcomers.names, used)
+        settings = tuple(
+            Setting(newcomers.names, view.sizes, federation.task, spec, streams, rounds=chosen.rounds)
+            for view in folds.views
+        )
+        kin, starts = _starts(result, folds, newcomers)
+        local = algorithms.make("local", training)
+        members = {"local": train_member(folds, settings, local, chosen.rounds, lambda *_: None)}
+        sgd = Sgd(**training).model_dump()
+        for name, start in starts.items():
+            members[name], done, now = start, 0, start
+            for number, steps in enumerate(effort.fine_tuning):
+                now = fine_tuned(folds, now, sgd, steps - done, number)
+                members[f"{name}+{steps}"], done = now, steps
+        prior = _prior(result, list(members))
+        models = torch.stack([member.rows for member in members.values()], dim=2)
+        classes = federation.task.kind == "classification"
+        weighed = weigh(clients, models, classes, groups=1 if used > 1 else 2, known=prior)
+        traffic = clients.traffic
+    finally:
+        clients.close()
+    alone = prepare(newcomers, named, local, chosen).run()
+    kept = weighed.gain < 0
+    parts = parts_of(members, weighed, kept, torch.from_numpy(alone.rows), spec)
+    metrics = judged(newcomers, spec, chosen, parts)
+    facts = {
+        **alone.facts,
+        "title": "newcomers",
+        "seconds": time.perf_counter() - started,
+        "bytes": traffic.total(),
+        "messages": traffic.messages,
+        "alone": alone.metrics["pre"],
+        "auto": told(newcomers.names, list(members), weighed, kept),
+        "peers": result.names,
+    }
+    record: dict[str, Any] = {"round": 0, "participants": len(newcomers), "log": {}, "pre": metrics, "post": metrics}
+    record |= {"seconds": facts["seconds"], "evaluation_seconds": 0.0, "bytes": traffic.total()}
+    return replace(
+        alone,
+        models=CombinedModels(newcomers.names, parts, spec, classes),
+        choice=tuple("alone" if own else "together" for own in kept),
+        metrics={"pre": metrics, "post": metrics, "deployed": metrics},
+        history=History(newcomers.names, [{**record, "messages": traffic.messages}]),
+        config={**alone.config, "algorithm": config["algorithm"]},
+        extras={**parts.tensors(), "kin_of_peers": torch.from_numpy(kin)},
+        raw_influence=None,
+        facts=facts,
+    )
+
+
+def _check(result: Result, federation: Federation) -> None:
+    for name in federation.names:
+        if name in result.names:
+            raise FedkinError(f"client {name!r} is part of the run already; newcomers need names of their own")
+    mine, theirs = federation.task, result.task
+    if (mine.kind, mine.input_shape, mine.outputs) != (theirs.kind, theirs.input_shape, theirs.outputs):
+        raise FedkinError(
+            f"newcomers have {mine.kind} with inputs {mine.input_shape} and {mine.outputs} outputs, the run has "
+            f"{theirs.kind} with {theirs.input_shape} and {theirs.outputs}; prepare them alike (classes=…)"
+        )
+    if mine.classes != theirs.classes:
+        raise FedkinError(f"newcomers have the classes {list(mine.classes)}, the run has {list(theirs.classes)}")
+
+
+def _starts(result: Result, folds: Folds, newcomers: Federation) -> tuple[np.ndarray, dict[str, Trained]]:
+    """A_new (K', K) of the first fold, and where newcomers begin: the common model, and A_new·Ψ in every fold."""
+    psi, common = result.extras["start_kin"], result.extras["start_fedavg"]
+    sound = torch.isfinite(psi).all(dim=1).numpy().nonzero()[0][:PEERS]
+    models = psi[torch.from_numpy(sound)]
+    size = len(newcomers)
+    rows, first = torch.empty((folds.count * size, psi.shape[1]), dtype=psi.dtype), np.zeros((size, len(psi)))
+    for some in in_pieces(folds.count * size, models.numel() * models.element_size()):
+        replies = folds.clients.ask(TRANSFER, some, {"models": models.expand(len(some), *models.shape)})
+        sizes = np.tile(np.asarray(result.sizes)[sound], (len(replies), 1))
+        shares = kin_weights(replies["transfer"].numpy(), replies["noise"].numpy(), sizes, np.zeros(len(replies)))[
+            :, 1:
+        ]
+        rows[torch.from_numpy(replies.ids)] = torch.from_numpy(shares).to(psi.dtype) @ models
+        for share, k in zip(shares, replies.ids):
+            if k < size:
+                first[k, sound] = share
+    shape = folds.count, size, psi.shape[1]
+    return first, {"fedavg": Trained(common.expand(shape).clone()), "kin": Trained(rows.view(shape))}
+
+
+def _prior(result: Result, members: list[str]) -> Prior:
+    """The federation's weights and temperatures for these members; those it had besides are shared out."""
+    pooled: Mapping[str, float] = result.facts["pooled"]
+    weights = np.array([max(float(pooled.get(name, 0.0)), 1e-3) for name in members])
+    temperatures = np.array([float(result.facts["temperatures"].get(name, 1.0)) for name in members])
+    return Prior(temperatures, weights / weights.sum(), float(result.facts["mean_gain"]))
