@@ -1,0 +1,52 @@
+"""Folds in step give the numbers of separate runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedkin import Federation, FedkinError, algorithms
+from fedkin.algorithm import Setting
+from fedkin.engines.in_process import InProcess
+from fedkin.models import ModelSpec
+from fedkin.portfolio.folds import folded
+from fedkin.portfolio.members import train_member
+from fedkin.portfolio.together import Fold, Folds
+from fedkin.streams import Streams
+
+
+@pytest.mark.parametrize("name", ["local", "fedavg", "kin", "pfedbayes"])
+def test_folds_in_step_are_separate_federations(name: str, contrary: Federation) -> None:
+    cut, size = folded(contrary, 3), len(contrary)
+    spec, streams = ModelSpec.of("mlp:4", contrary.task, torch.float64), Streams(0)
+    method = algorithms.make(name, {"steps": 3, "lr": 0.05})
+
+    def trained(clients: InProcess, count: int) -> torch.Tensor:
+        folds = Folds(clients, contrary.names, count)
+        settings = tuple(
+            Setting(contrary.names, view.sizes, contrary.task, spec, streams, rounds=4) for view in folds.views
+        )
+        return train_member(folds, settings, method, 4, lambda *_: None).rows
+
+    together = trained(InProcess(cut, spec, streams), 3)
+    for fold in range(3):
+        alone = trained(InProcess(cut.take(range(fold * size, (fold + 1) * size)), spec, streams), 1)
+        assert torch.allclose(together[fold], alone[0], atol=1e-12)
+
+
+def test_a_fault_in_one_fold_ends_all_of_them_with_its_own_message(contrary: Federation) -> None:
+    cut = folded(contrary, 3)
+    spec = ModelSpec.of("mlr", contrary.task, torch.float64)
+    folds = Folds(InProcess(cut, spec, Streams(0)), contrary.names, 3)
+
+    def work(fold: Fold) -> int:
+        if fold.number == 1:
+            raise FedkinError("no luck in fold 1")
+        return len(fold.ask("sizes", np.arange(8)))
+
+    with pytest.raises(FedkinError, match="no luck in fold 1"):
+        folds.each(work)
+    assert folds.each(lambda fold: len(fold.ask("sizes", np.arange(8)))) == [8, 8, 8]
+    with pytest.raises(FedkinError, match="unknown client task"):
+        folds.each(lambda fold: fold.ask("no such thing", np.arange(8)))

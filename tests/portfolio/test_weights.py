@@ -1,0 +1,148 @@
+"""Weights against independent slow versions."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+
+from fedkin import Federation
+from fedkin.engines.in_process import InProcess
+from fedkin.models import ModelSpec
+from fedkin.portfolio.folds import folded
+from fedkin.portfolio.weights import KAPPA, Told, on_simplex, shrunken, tempered, weigh, without_small
+from fedkin.streams import Streams
+
+from .conftest import sites
+
+
+def gathered(
+    federation: Federation, members: int, seed: int = 0
+) -> tuple[InProcess, torch.Tensor, ModelSpec, Federation]:
+    cut = folded(federation, 3)
+    spec = ModelSpec.of("mlr" if federation.task.kind == "classification" else "linear", federation.task, torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    models = torch.randn((3, len(federation), members, spec.layout.width), dtype=torch.float64, generator=generator)
+    return InProcess(cut, spec, Streams(0)), 0.5 * models, spec, cut
+
+
+def predictions(
+    models: torch.Tensor, spec: ModelSpec, cut: Federation, k: int, size: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """By hand: per fold the members' outputs (M, n, …) on what client k held out, and the targets."""
+    found = []
+    for fold in range(len(models)):
+        x, y = cut.validation[fold * size + k]
+        with torch.no_grad():
+            out = [spec.module(row)(torch.tensor(x)).numpy() for row in models[fold, k]]
+        found.append((np.stack(out), y))
+    return found
+
+
+def test_the_pooled_weights_and_temperatures_minimise_the_held_out_loss() -> None:
+    federation = sites(clients=5)
+    clients, models, spec, cut = gathered(federation, 3)
+    found = weigh(clients, models, classification=True)
+    data = [predictions(models, spec, cut, k, 5) for k in range(5)]
+
+    def likelihood(k: int, temperatures: np.ndarray) -> np.ndarray:
+        rows = []
+        for out, y in data[k]:
+            p = np.exp(out / temperatures[:, None, None])
+            p /= p.sum(axis=2, keepdims=True)
+            rows.append(p[:, np.arange(len(y)), y].T)
+        return np.concatenate(rows)
+
+    t = found.prior.temperatures
+    for m in range(3):
+
+        def loss(value: float, m: int = m) -> float:
+            return float(
+                np.mean(
+                    [-np.log(likelihood(k, np.where(np.arange(3) == m, value, 1.0))[:, m]).mean() for k in range(5)]
+                )
+            )
+
+        assert loss(t[m]) <= min(loss(t[m] * 1.2), loss(t[m] / 1.2)) + 1e-9
+
+    def pooled_loss(w: np.ndarray) -> float:
+        return float(np.mean([-np.log(likelihood(k, t) @ w).mean() for k in range(5)]))
+
+    best = minimize(
+        pooled_loss, np.full(3, 1 / 3), bounds=[(1e-9, 1)] * 3, constraints={"type": "eq", "fun": lambda w: w.sum() - 1}
+    )
+    assert pooled_loss(found.prior.pooled) < best.fun + 1e-3
+
+    k, prior = 2, found.prior.pooled
+    p = likelihood(k, t)
+
+    def own(w: np.ndarray) -> float:
+        return float(-np.log(p @ w).sum() - KAPPA * prior @ np.log(np.maximum(w, 1e-12)))
+
+    best = minimize(own, prior, bounds=[(1e-9, 1)] * 3, constraints={"type": "eq", "fun": lambda w: w.sum() - 1})
+    expected = without_small(best.x[None, None])[0, 0]
+    assert np.allclose(found.personal[k], expected, atol=0.01)
+
+
+def test_regression_weights_solve_the_penalised_least_squares_problem() -> None:
+    federation = sites(clients=4, regression=True)
+    clients, models, spec, cut = gathered(federation, 3)
+    found = weigh(clients, models * 0.3, classification=False)
+    assert np.allclose(found.personal.sum(axis=1), 1)
+    data = [predictions(models * 0.3, spec, cut, k, 4) for k in range(4)]
+
+    def loss(w: np.ndarray) -> float:
+        each = [
+            np.concatenate([(y - np.tensordot(w, out.reshape(3, -1), 1)) ** 2 for out, y in data[k]]).mean()
+            for k in range(4)
+        ]
+        return float(np.mean(each))
+
+    best = minimize(
+        loss, np.full(3, 1 / 3), bounds=[(0, 1)] * 3, constraints={"type": "eq", "fun": lambda w: w.sum() - 1}
+    )
+    assert loss(found.prior.pooled) < best.fun * 1.001 + 1e-9
+
+
+def test_a_member_that_diverged_for_a_client_gets_no_weight_there() -> None:
+    federation = sites(clients=5)
+    clients, models, _, _ = gathered(federation, 3)
+    models[1, 2, 1] = torch.nan
+    found = weigh(clients, models, classification=True)
+    assert found.personal[2, 1] == 0
+    assert np.isfinite(found.personal).all()
+    assert np.isfinite(found.gain).all()
+
+
+def test_what_is_fitted_without_a_group_does_not_depend_on_it() -> None:
+    federation = sites(clients=3)
+    cut = folded(federation, 3)
+    spec, models = gathered(federation, 2)[2], gathered(federation, 2)[1]
+    before = Told(InProcess(cut, spec, Streams(0)), models, 1)
+    y = cut.validation.y.copy()
+    y[cut.validation.offsets[0] : cut.validation.offsets[3]] ^= 1  # all labels of fold 0
+    object.__setattr__(cut.validation, "y", y)
+    after = Told(InProcess(cut, spec, Streams(0)), models, 1)
+    weights = np.tile(np.array([0.4, 0.6]), (3, before.variants, 1))
+    one, two = (
+        t.ask("fedkin.portfolio.evidence:shares", weights, temperatures=torch.ones(2))["shares"]
+        for t in (before, after)
+    )
+    assert np.allclose(one[:, 0], two[:, 0])
+    assert not np.allclose(one[:, 1], two[:, 1])
+    assert np.array_equal(tempered(before).shape, (2,))
+
+
+def test_gains_shrink_to_the_mean_where_samples_say_little() -> None:
+    gain, square, count = np.array([10.0, -2.0]), np.array([20.0, 4.0]), np.array([20.0, 4.0])
+    many, _ = shrunken(gain, square, count, np.array([1e9, 1e9]), mean=0.1)
+    none, error = shrunken(gain, square, count, np.zeros(2), mean=0.1)
+    assert np.allclose(many, [0.5, -0.5])
+    assert np.allclose(none, 0.1)
+    assert np.allclose(error, 0)
+
+
+def test_on_simplex_with_a_strong_prior_is_the_prior() -> None:
+    gram = np.diag([1.0, 2.0, 3.0])
+    prior = np.array([0.2, 0.3, 0.5])
+    assert np.allclose(on_simplex(gram, prior * 1e6), prior, atol=1e-3)
