@@ -1,4 +1,5 @@
-"""The methods, one file each. A new file here is a new method: nothing else needs editing.
+"""The methods, one file each. A new file here is a new method: nothing else needs editing. What methods share may stand
+beside them in files whose names begin with an underscore.
 
 `fedkin.algorithms.FedAvg`, or by the name used on the command line: `fedkin.algorithms.get("fedavg")`.
 """
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    """The names of all methods in this package (found by file name, without importing them)."""
-    return sorted(module.name for module in iter_modules(__path__))
+    """The names of all methods in this package, found by file name without importing them (`_parts.py` is no method)."""
+    return sorted(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
 
 
 def get(name: str) -> type[Algorithm]:

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.algorithm import Algorithm, Setting, State, mix, place
+from fedkin.algorithm import Algorithm, Deploys, Setting, State, mix, place
 from fedkin.clients import Replies
 from fedkin.couplings.clustering import Labels, by_name, k_means, lasting_names, rand_index, told_labels
 from fedkin.couplings.clusters import MEAN, ClusterPropagation, SimOn, averaging, cosines, relate, remember
@@ -49,7 +49,7 @@ class FedCedar(Algorithm):
 
     name: ClassVar[str] = "fedcedar"
     title: ClassVar[str] = "FedCedar"
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+    deploys: ClassVar[Deploys] = "trained"
 
     clusters: int = Field(5, ge=1, description="clusters K; fewer are used when fewer clients answer")
     propagations: int = Field(2, ge=0, description="propagations P along the graph of the centres")

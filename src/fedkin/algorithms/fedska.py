@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.algorithm import LocalWork, Setting, State, mix
+from fedkin.algorithm import Deploys, LocalWork, Setting, State, mix
 from fedkin.algorithms.fedavg import FedAvg
 from fedkin.clients import Clients, Replies
 from fedkin.couplings import Identity
@@ -50,7 +49,7 @@ class FedSKA(FedAvg):
 
     name: ClassVar[str] = "fedska"
     title: ClassVar[str] = "FedSKA"
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+    deploys: ClassVar[Deploys] = "trained"
     keeps: ClassVar[tuple[str, ...]] = ("learned_graphs", "learned_rounds")
 
     k: int | None = Field(
@@ -137,15 +136,8 @@ class FedSKA(FedAvg):
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
         return super().couple(state, replies, setting) if self.average else mix(state, replies, Identity(len(setting)))
 
-    def round(self, state: State, clients: Clients, cohort: np.ndarray, setting: Setting) -> State:
-        replies = self.train(state, clients, cohort, setting)
-        state = replace(state, log={"train_loss": float(replies["loss"].double().mean()) if len(replies) else None})
-        if replies.failed:
-            state = state.with_log(failed=dict(replies.failed))
-        if len(replies):
-            state = self.couple(state, replies, setting)
-            state = self._learn(gathered(state, replies), clients, replies.ids, setting)
-        return replace(state, round=state.round + 1)
+    def follow_up(self, state: State, replies: Replies, clients: Clients, setting: Setting) -> State:
+        return self._learn(gathered(state, replies), clients, replies.ids, setting)
 
     def _learn(self, state: State, clients: Clients, ids: np.ndarray, setting: Setting) -> State:
         """Structure learning, split learning with the clients `ids`, and the features for the next round."""
