@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from pydantic import Field, field_validator
 
-from fedkin.algorithm import Algorithm, Setting, State
+from fedkin.algorithm import Algorithm, Deploys, Setting, State
 from fedkin.clients import Clients, Replies
 from fedkin.errors import FedkinError
-from fedkin.graphs import ClientGraph
 from fedkin.local.relax.public import parse_source
 from fedkin.local.relax.tasks import ANSWER, CHOOSE, EVALUATE, HEAR, MEET, PUBLISH, RELAX
 from fedkin.models import ModelLike, ModelSpec, estimators
@@ -41,7 +40,7 @@ class FedRelax(Algorithm):
     name: ClassVar[str] = "fedrelax"
     title: ClassVar[str] = "FedRelax"
     keeps: ClassVar[tuple[str, ...]] = ("edge_traffic",)
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+    deploys: ClassVar[Deploys] = "trained"
     graph_spec: ClassVar[str | None] = "statistics"
 
     lr: float = Field(0.01, gt=0, description="rate γ of RMSprop")
@@ -84,10 +83,12 @@ class FedRelax(Algorithm):
         return estimators.of(model, names, task, dtype)
 
     def check(self, setting: Setting) -> None:
-        _graph(setting)
+        setting.needs_graph(self.name)
 
     def start(self, setting: Setting) -> State:
-        return State(0, {"edge_traffic": torch.zeros((_graph(setting).adjacency.nnz, 2), dtype=torch.int64)})
+        return State(
+            0, {"edge_traffic": torch.zeros((setting.needs_graph(self.name).adjacency.nnz, 2), dtype=torch.int64)}
+        )
 
     def _meet(self, state: State, clients: Clients, setting: Setting) -> State:
         """Clients choose their public points, show them to their neighbours, and have their first models.
@@ -106,7 +107,7 @@ class FedRelax(Algorithm):
             asked["points"] = torch.cat([given[k, : int(chosen["count"][k])] for k in by_name])
             size, common = len(asked["points"]), True
         clients.ask(PUBLISH, ids, shared={**asked, "size": size, "keep": True}, bill=first and "points" in asked)
-        degree = int(np.diff(_graph(setting).adjacency.indptr).max(initial=0))
+        degree = int(np.diff(setting.needs_graph(self.name).adjacency.indptr).max(initial=0))
         state = state.with_values(common=common, points=size, degree=degree)
         replies = clients.exchange("public", MEET, ids, self._message(state), bill=first and not common)
         if replies.failed:
@@ -220,15 +221,9 @@ class FedRelax(Algorithm):
         return before - after < self.tolerance * abs(before)
 
 
-def _graph(setting: Setting) -> ClientGraph:
-    if setting.graph is None:
-        raise FedkinError('fedrelax needs a graph: pass graph=ClientGraph(…) or a builder such as "statistics"')
-    return setting.graph
-
-
 def _slots(setting: Setting) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """All edges as (source, place of the target among the source's neighbours by name, target, weight)."""
-    edges = _graph(setting).adjacency.tocoo()
+    edges = setting.needs_graph(FedRelax.name).adjacency.tocoo()
     rank = np.argsort(np.argsort(np.array(setting.names)))
     order = np.lexsort((rank[edges.col], edges.row))
     source = edges.row[order]
