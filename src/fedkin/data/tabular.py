@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedkin.errors import FedkinError, unknown
-from fedkin.federation import Federation, _split_indices
-from fedkin.streams import Streams
+from fedkin.federation import Federation, Holdout
 from fedkin.task import Kind
 
 if TYPE_CHECKING:
@@ -137,12 +136,10 @@ def from_table(
     targets = frame[target].to_numpy()
     kind = task or ("regression" if targets.dtype.kind == "f" else "classification")
     labels = np.unique(targets.astype(str), return_inverse=True)[1] if kind == "classification" else None
-    streams = Streams(seed)
+    holdout = Holdout(test_fraction, validation_fraction, seed)
     rows: dict[str, dict[str, np.ndarray]] = {}
     for name, own in frame.groupby(client, sort=True).indices.items():
-        rng = streams.generator("split", str(name))
-        codes = None if labels is None else labels[own]
-        index = _split_indices(len(own), codes, test_fraction, validation_fraction, rng)
+        index = holdout.indices(str(name), len(own), None if labels is None else labels[own])
         rows[str(name)] = {part: np.asarray(own)[index[part]] for part in index}
     inputs = frame.drop(columns=[client, target, *drop])
     training = np.sort(np.concatenate([own["train"] for own in rows.values()]))
@@ -152,7 +149,7 @@ def from_table(
         {name: {part: (x[own], targets[own]) for part, own in parts.items()} for name, parts in rows.items()},
         task=kind,
         classes=classes,
-        notes=notes,
+        notes=tuple(notes),
     )
     return replace(federation, inputs=tuple(asdict(column) for column in columns))
 

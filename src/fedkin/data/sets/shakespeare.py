@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.data.archive import open_archive
-from fedkin.data.federate import PARTS, Recipe
+from fedkin.data.federate import Recipe
 from fedkin.data.plays import as_arrays, parse_complete, parse_leaf, parse_tiny
 from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays, File, Source, check
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation, Split
+from fedkin.federation import PARTS, Federation, Split
 from fedkin.task import Task
 
 CHARACTERS = string.printable

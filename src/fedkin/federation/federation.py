@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
 from fedkin.errors import FedkinError, unknown
-from fedkin.streams import Streams
+from fedkin.federation.reading import common_shape, read_public, read_samples
+from fedkin.federation.split import PARTS, Holdout, Split
+from fedkin.federation.targets import encoded
 from fedkin.task import Kind, Task
 
 if TYPE_CHECKING:
@@ -22,48 +24,13 @@ if TYPE_CHECKING:
     from fedkin.roster import Roster
 
 
-@dataclass(frozen=True)
-class Split:
-    """The samples of all clients in one array, client after client (a ragged array).
+class About(TypedDict, total=False):
+    """What may be known of a federation besides its samples: see the fields of `Federation`."""
 
-    Client k owns rows `offsets[k]:offsets[k+1]` of `x` (n, *input shape) and `y` (n,) or (n, *output shape).
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    offsets: np.ndarray
-
-    @classmethod
-    def join(cls, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Split:
-        """Put the (x, y) of every client one after the other."""
-        sizes = [len(x) for x, _ in parts]
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return cls(np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]), offsets)
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Samples per client, shape (K,)."""
-        return np.diff(self.offsets)
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        rows = slice(int(self.offsets[k]), int(self.offsets[k + 1]))
-        return self.x[rows], self.y[rows]
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        return (self[k] for k in range(len(self)))
-
-    def take(self, clients: Sequence[int] | np.ndarray) -> Split:
-        """The samples of these clients only, in this order."""
-        if len(clients) == len(self) and np.array_equal(clients, np.arange(len(self))):
-            return self
-        chosen = np.asarray(clients, dtype=np.int64)
-        sizes = self.sizes[chosen]
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        index = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], sizes)
-        return Split(self.x[index], self.y[index], offsets)
+    graph: ClientGraph | None
+    truth: Mapping[str, np.ndarray]
+    notes: tuple[str, ...]
+    source: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -134,10 +101,7 @@ class Federation:
         classes: Sequence[Hashable] | None = None,
         tokens: bool = False,
         seed: int = 0,
-        graph: ClientGraph | None = None,
-        truth: Mapping[str, np.ndarray] | None = None,
-        notes: Sequence[str] = (),
-        source: Mapping[str, Any] | None = None,
+        **about: Unpack[About],
     ) -> Federation:
         """A federation from `{client name: (X, y)}`.
 
@@ -147,51 +111,19 @@ class Federation:
         `task` is guessed when not given: integer, boolean and text targets are classes, floats are numbers.
         `classes` fixes the classes and their order; without it they are all labels seen, sorted.
         `tokens=True` says that X holds integer tokens (text), to be kept as integers.
+        `about`: the fields `graph`, `truth`, `notes` and `source` of a federation.
         """
         if not isinstance(clients, Mapping) or not clients:
             raise FedkinError("from_arrays needs a mapping {client name: (X, y)} with at least one client")
-        for name, fraction in (("test_fraction", test_fraction), ("validation_fraction", validation_fraction)):
-            if not 0 <= fraction < 1:
-                raise FedkinError(f"{name} is {fraction}; it must be at least 0 and below 1")
-        if test_fraction + validation_fraction >= 1:
-            raise FedkinError("test_fraction and validation_fraction leave nothing to train on; their sum must be < 1")
+        holdout = Holdout(test_fraction, validation_fraction, seed)
         names = tuple(str(name) for name in clients)
-        given = [_read(name, value) for name, value in zip(names, clients.values())]
-        shape = _common_shape(names, given)
-        kind = task or _guess_kind(names, given)
-        if kind not in ("classification", "regression"):
-            raise unknown("task", kind, ["classification", "regression"])
-        encode, spec = _targets(kind, names, given, shape, classes)
-        spec = replace(spec, tokens=tokens)
-        streams = Streams(seed)
-        parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"train": [], "validation": [], "test": []}
-        for name, data in zip(names, given):
-            coded = {part: (x, encode(name, y)) for part, (x, y) in data.items()}
-            if "all" in coded:
-                x, y = coded["all"]
-                labels = y if kind == "classification" else None
-                rng = streams.generator("split", name)
-                index = _split_indices(len(x), labels, test_fraction, validation_fraction, rng)
-                coded = {part: (x[rows], y[rows]) for part, rows in index.items()}
-            for part, rows in parts.items():
-                x, y = coded["train"]
-                rows.append(coded.get(part, (x[:0], y[:0])))
-        if isinstance(public, np.ndarray):
-            public = {"*": public}
-        if public is not None:
-            public = {str(k): _check_public(str(k), np.asarray(v), shape) for k, v in public.items()}
-        return cls(
-            names,
-            spec,
-            Split.join(parts["train"]),
-            Split.join(parts["validation"]),
-            Split.join(parts["test"]),
-            public=public,
-            graph=graph,
-            truth=dict(truth or {}),
-            notes=tuple(notes),
-            source=dict(source or {}),
-        )
+        given = [read_samples(name, value) for name, value in zip(names, clients.values())]
+        shape = common_shape(names, given)
+        learned, samples = encoded(names, given, shape, task, classes, tokens)
+        stratify = learned.kind == "classification"
+        parts = [holdout.split(name, own, stratify) for name, own in zip(names, samples)]
+        train, validation, test = (Split.join([own[part] for own in parts]) for part in PARTS)
+        return cls(names, learned, train, validation, test, public=read_public(public, shape), **about)
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame, client: str, target: str, **options: Any) -> Federation:
@@ -320,131 +252,3 @@ class Federation:
         from fedkin.reports.figures import federation_figure
 
         return federation_figure(self, ax)
-
-
-def _read(name: str, value: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """One client's arrays: {"all": (X, y)}, or its own split."""
-    if isinstance(value, Mapping):
-        unexpected = set(value) - {"train", "validation", "test"}
-        if unexpected or "train" not in value:
-            raise FedkinError(f"client {name!r}: a split has the keys train, test and optionally validation")
-        pairs = dict(value)
-    else:
-        pairs = {"all": value}
-    data = {}
-    for part, pair in pairs.items():
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise FedkinError(f"client {name!r}: expected a pair (X, y), got {type(pair).__name__}")
-        x, y = np.asarray(pair[0]), np.asarray(pair[1])
-        if x.dtype.kind not in "biuf":
-            raise FedkinError(f"client {name!r}: X holds {x.dtype}, not numbers; encode it first")
-        if x.ndim == 1:
-            x = x[:, None]
-        if len(x) != len(y):
-            raise FedkinError(f"client {name!r}: X has {len(x)} rows but y has {len(y)}; they must match")
-        if y.dtype.kind == "O" and any(v is None or v != v for v in y.ravel()):
-            raise FedkinError(f"client {name!r}: y has missing targets; drop these rows")
-        data[part] = (x, y)
-    first = data.get("all", data.get("train"))
-    if first is not None and len(first[0]) == 0:
-        raise FedkinError(f"client {name!r} has no samples; drop it or give it data")
-    return data
-
-
-def _common_shape(names: tuple[str, ...], given: list[dict[str, tuple[np.ndarray, np.ndarray]]]) -> tuple[int, ...]:
-    first = next(iter(given[0].values()))[0].shape[1:]
-    for name, data in zip(names, given):
-        for x, _ in data.values():
-            if x.shape[1:] != first:
-                raise FedkinError(
-                    f"client {name!r}: its inputs have shape {x.shape[1:]}, but those of {names[0]!r} have {first}; "
-                    "all clients need the same input shape"
-                )
-    return tuple(int(s) for s in first)
-
-
-def _guess_kind(names: tuple[str, ...], given: list[dict[str, tuple[np.ndarray, np.ndarray]]]) -> Kind:
-    kinds = {y.dtype.kind in "biuUSO" for data in given for _, y in data.values() if len(y)}
-    if len(kinds) == 2:
-        raise FedkinError('some clients have labels, others real numbers as targets; pass task="…" or convert them')
-    return "classification" if kinds == {True} else "regression"
-
-
-def _targets(
-    kind: Kind,
-    names: tuple[str, ...],
-    given: list[dict[str, tuple[np.ndarray, np.ndarray]]],
-    shape: tuple[int, ...],
-    classes: Sequence[Hashable] | None,
-) -> tuple[Any, Task]:
-    """How raw targets become codes or floats, and the task they define."""
-    if kind == "regression":
-        output = tuple(next(iter(given[0].values()))[1].shape[1:])
-
-        def as_numbers(name: str, y: np.ndarray) -> np.ndarray:
-            if y.dtype.kind not in "biuf":
-                raise FedkinError(f"client {name!r}: regression targets must be numbers, not {y.dtype}")
-            if tuple(y.shape[1:]) != output:
-                raise FedkinError(f"client {name!r}: targets of shape {y.shape[1:]}, but {output} elsewhere")
-            return y if y.dtype == np.float64 else y.astype(np.float32)
-
-        return as_numbers, Task("regression", shape, output_shape=output)
-
-    for name, data in zip(names, given):
-        for _, y in data.values():
-            if y.ndim != 1:
-                raise FedkinError(f"client {name!r}: class labels must be one per sample, got shape {y.shape}")
-            if y.dtype.kind == "f" and not np.isfinite(y).all():
-                raise FedkinError(f"client {name!r}: y has missing targets; drop these rows")
-    seen = np.unique(np.concatenate([np.unique(y) for data in given for _, y in data.values()]))
-    known = np.asarray(list(classes)) if classes is not None else seen
-    order = np.argsort(known, kind="stable")
-
-    def as_codes(name: str, y: np.ndarray) -> np.ndarray:
-        if len(y) == 0:
-            return np.zeros(0, dtype=np.int64)
-        place = np.searchsorted(known[order], y)
-        codes = order[np.minimum(place, len(known) - 1)]
-        wrong = known[codes] != y
-        if wrong.any():
-            raise FedkinError(
-                f"client {name!r} holds label {y[wrong][0]!r}, which is not among the classes "
-                f"{known.tolist()}; add it to `classes` or drop these samples"
-            )
-        return codes.astype(np.int64)
-
-    if len(known) < 2:
-        raise FedkinError(f"all clients hold the single class {known.tolist()}; classification needs at least two")
-    return as_codes, Task("classification", shape, classes=tuple(known.tolist()))
-
-
-def _check_public(name: str, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    whose = "the common public set" if name == "*" else f"client {name!r}: its public set"
-    if x.ndim == 1 and shape == (1,):
-        x = x[:, None]
-    if x.shape[1:] != shape:
-        raise FedkinError(f"{whose} has inputs of shape {x.shape[1:]}, but the clients' have {shape}")
-    if not np.isfinite(x).all():
-        raise FedkinError(f"{whose} holds NaN or infinity; drop or impute these values")
-    return x
-
-
-def _split_indices(
-    n: int, labels: np.ndarray | None, test: float, validation: float, rng: np.random.Generator
-) -> dict[str, np.ndarray]:
-    """Indices of train, validation and test: disjoint, together 0…n−1, each class spread in proportion.
-
-    Samples are put in an order that spreads every class evenly over [0, 1) and cut at the two fractions, so each part
-    holds its share of every class up to one sample. At least one sample is kept for training.
-    """
-    position = rng.permutation(n).astype(float)
-    if labels is not None:
-        for label in np.unique(labels):
-            rows = np.flatnonzero(labels == label)
-            position[rows] = (rng.permutation(len(rows)) + rng.random()) / len(rows)
-    order = np.argsort(position, kind="stable")
-    n_test, n_validation = round(test * n), round(validation * n)
-    while n_test + n_validation >= n:
-        n_validation, n_test = (n_validation - 1, n_test) if n_validation else (0, n_test - 1)
-    cuts = np.split(order, [n_test, n_test + n_validation])
-    return {part: np.sort(rows) for part, rows in zip(("test", "validation", "train"), cuts)}
