@@ -14,8 +14,7 @@ from fedkin.clients import Replies
 from fedkin.couplings import Average, Coupling, GraphFilter, graph_denoiser, schedules, total_variation
 from fedkin.couplings.denoisers import Response, Strength, find
 from fedkin.couplings.filters import Fidelity
-from fedkin.couplings.plug import ITERATIVE
-from fedkin.couplings.plug import names as denoiser_names
+from fedkin.couplings.plug import ITERATIVE, denoiser_names
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
 
@@ -124,7 +123,7 @@ class FedPnP(Algorithm):
     def strength(self, t: int) -> Strength:
         """ν_t of round t = 1, 2, …: a number, the number of modes, or the pair (β₁, β₂)."""
         if callable(self.schedule):
-            return schedules.checked(self.schedule)(t)
+            return schedules.checked_schedule(self.schedule)(t)
         if self.tau is not None:
             return self.tau if self.schedule == "constant" else schedules.increasing_rank(self.tau, self.delta)(t)
         final = (self.beta,) if self.beta2 is None else (self.beta, self.beta2)

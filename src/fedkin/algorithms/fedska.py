@@ -14,7 +14,15 @@ from fedkin.algorithms.fedavg import FedAvg
 from fedkin.clients import Clients, Replies
 from fedkin.couplings import Identity
 from fedkin.errors import FedkinError
-from fedkin.graphs.learned import Encoder, Similarity, StructureLearner, keep_snapshot, masks, normalise
+from fedkin.graphs.learned import (
+    MOST_NEIGHBOURS,
+    GraphEncoder,
+    Similarity,
+    StructureLearner,
+    keep_snapshot,
+    masks,
+    normalise,
+)
 from fedkin.graphs.parameters import Optimiser, Parameters
 from fedkin.local.features import Granularity, part_features, split_gradient, taps, train_guided
 from fedkin.local.sgd import Sgd
@@ -22,9 +30,6 @@ from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, client_task, training_task
 from fedkin.local.training import train
 from fedkin.models.cut import cut
-
-MOST = 30
-"""Neighbours kept per client unless told otherwise (fewer where there are fewer clients)."""
 
 
 class FedSKA(FedAvg):
@@ -53,7 +58,9 @@ class FedSKA(FedAvg):
     keeps: ClassVar[tuple[str, ...]] = ("learned_graphs", "learned_rounds")
 
     k: int | None = Field(
-        None, ge=1, description=f"neighbours each client keeps, less than the clients (default: {MOST}, or all others)"
+        None,
+        ge=1,
+        description=f"neighbours each client keeps, less than the clients (default: {MOST_NEIGHBOURS}, or all others)",
     )
     features: str = Field("features", description="the layer whose output is the feature, by its name in the model")
     cosine: float = Field(1.0, ge=0, description="weight c of the cosine term; the released code has 0.01 to 1")
@@ -99,7 +106,7 @@ class FedSKA(FedAvg):
 
     def learner(self, size: int, setting: Setting) -> StructureLearner:
         """The structure learner for features of this size."""
-        return StructureLearner(size, self.k or min(MOST, len(setting) - 1), self.hidden, self.similarity)
+        return StructureLearner(size, self.k or min(MOST_NEIGHBOURS, len(setting) - 1), self.hidden, self.similarity)
 
     def start(self, setting: Setting) -> State:
         clients = len(setting)
@@ -117,7 +124,7 @@ class FedSKA(FedAvg):
                 learned_graphs=torch.zeros((0, clients, clients), dtype=torch.float32),
                 learned_rounds=torch.zeros(0, dtype=torch.int64),
                 **Parameters.at(learner.initial(setting.streams.generator("structure"))).arrays("structure"),
-                **Parameters.at(Encoder(learner.size).initial()).arrays("encoder"),
+                **Parameters.at(GraphEncoder(learner.size).initial()).arrays("encoder"),
             )
         )
 
@@ -187,7 +194,7 @@ class FedSKA(FedAvg):
     ) -> tuple[State, Tensor]:
         """E_g steps on GNN_E with the gradients that clients `ids` tell; returns H^g of everyone, (K, m, d)."""
         parts, held = state.arrays["parts"][known], state.arrays["held"][known]
-        parameters, encoder = Parameters.read(state.arrays, "encoder"), Encoder(parts.shape[2])
+        parameters, encoder = Parameters.read(state.arrays, "encoder"), GraphEncoder(parts.shape[2])
         place = {int(j): position for position, j in enumerate(known)}
         dtype, loss = state.rows.dtype, None
         for _ in range(self.encoder_steps):

@@ -15,11 +15,8 @@ from fedkin.clients import Replies
 from fedkin.couplings.propagation import Propagation, with_self_loops
 from fedkin.errors import FedkinError
 from fedkin.graphs.embedded import EmbeddingGraph, agreement
-from fedkin.graphs.learned import keep_snapshot
+from fedkin.graphs.learned import MOST_NEIGHBOURS, keep_snapshot
 from fedkin.graphs.parameters import Parameters
-
-MOST = 30
-"""Edges kept per client of a learned graph unless told otherwise (fewer where there are fewer clients)."""
 
 
 class SFL(Algorithm):
@@ -51,7 +48,7 @@ class SFL(Algorithm):
     structure: Literal["given", "mixed", "learned"] = Field("given", description="which graph models flow along")
     mix: float = Field(0.05, ge=0, le=1, description="mixed: share p of the learned graph")
     edges: int | None = Field(
-        None, ge=1, description=f"edges each client keeps of a learned graph (default: {MOST}, or all)"
+        None, ge=1, description=f"edges each client keeps of a learned graph (default: {MOST_NEIGHBOURS}, or all)"
     )
     embedding: int = Field(10, ge=1, description="length of the node embeddings of a learned graph")
     fit_steps: int = Field(20, ge=0, description="steps of Adam per round that fit the embeddings")
@@ -67,7 +64,7 @@ class SFL(Algorithm):
 
     def generator(self, setting: Setting) -> EmbeddingGraph:
         """The generator of the learned graph."""
-        return EmbeddingGraph(len(setting), self.embedding, self.edges or min(MOST, len(setting) - 1))
+        return EmbeddingGraph(len(setting), self.embedding, self.edges or min(MOST_NEIGHBOURS, len(setting) - 1))
 
     def start(self, setting: Setting) -> State:
         state = super().start(setting)

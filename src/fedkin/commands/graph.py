@@ -200,9 +200,9 @@ def _network(graph: ClientGraph, ax: Axes) -> None:
 
 
 def _spectrum(graph: ClientGraph, ax: Axes) -> None:
-    from fedkin.graphs.spectrum import DENSE_LIMIT
+    from fedkin.graphs.spectrum import DECOMPOSITION_LIMIT
 
-    if len(graph) <= DENSE_LIMIT:
+    if len(graph) <= DECOMPOSITION_LIMIT:
         values = graph.eigen()[0]
         ax.plot(range(len(values)), values, ".-")
     else:  # too many for all of them: the ends

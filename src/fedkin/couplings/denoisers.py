@@ -86,11 +86,11 @@ def find(which: str | Response | Denoiser) -> Denoiser:
     if callable(which):
         return Denoiser(getattr(which, "__name__", "own"), which)  # type: ignore[arg-type]
     if which not in _DENOISERS:
-        raise unknown("denoiser", which, names())
+        raise unknown("denoiser", which, filter_names())
     return _DENOISERS[which]
 
 
-def names() -> tuple[str, ...]:
+def filter_names() -> tuple[str, ...]:
     """The registered denoisers."""
     return tuple(_DENOISERS)
 

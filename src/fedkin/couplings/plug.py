@@ -17,9 +17,9 @@ from fedkin.graphs import ClientGraph
 ITERATIVE = "tv"
 
 
-def names() -> tuple[str, ...]:
+def denoiser_names() -> tuple[str, ...]:
     """All denoisers that can be named."""
-    return (*denoisers.names(), ITERATIVE)
+    return (*denoisers.filter_names(), ITERATIVE)
 
 
 def graph_denoiser(
@@ -36,8 +36,8 @@ def graph_denoiser(
     GraphFilter(heat, strength=0.1, size_weighted, 2 clients)
     """
     if denoiser != ITERATIVE:
-        if isinstance(denoiser, str) and denoiser not in names():
-            raise unknown("denoiser", denoiser, names())
+        if isinstance(denoiser, str) and denoiser not in denoiser_names():
+            raise unknown("denoiser", denoiser, denoiser_names())
         return GraphFilter(graph, denoiser, strength, sizes, fidelity, factor2)
     if isinstance(strength, tuple) or factor2:
         raise FedkinError("graph total variation has one strength and no factor2")

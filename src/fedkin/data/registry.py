@@ -160,7 +160,7 @@ def prepare(name: str, directory: str | os.PathLike[str] | None = None, force: b
 
 def _prepare_from(data: DataSet, source: Source, files: Mapping[str, Path], force: bool, trusted: bool = False) -> Path:
     target = _folder(data, source)
-    version = store.fingerprint(files)
+    version = store.version_of(files)
     meta = store.read_meta(target)
     if meta and meta.get("version") == version and not force:
         return target
@@ -169,7 +169,7 @@ def _prepare_from(data: DataSet, source: Source, files: Mapping[str, Path], forc
             file.verify(files[file.name])
     with working(f"reading {data.name}, once …"):
         arrays = source.read(files)
-    store.write(target, arrays, {"set": data.name, "kind": source.kind, "version": version})
+    store.write_cache(target, arrays, {"set": data.name, "kind": source.kind, "version": version})
     return target
 
 
@@ -191,7 +191,7 @@ def _arrays(data: DataSet, directory: str | os.PathLike[str] | None) -> tuple[Ar
         return {}, ()
     meta = store.read_meta(folder) or {}
     source = next(s for s in data.sources if s.kind == folder.name)
-    return store.read(folder, meta.get("arrays", [])), source.notes
+    return store.read_cache(folder, meta.get("arrays", [])), source.notes
 
 
 def load(

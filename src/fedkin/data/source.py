@@ -14,6 +14,9 @@ import numpy as np
 from fedkin.errors import FedkinError
 
 Arrays = Mapping[str, np.ndarray]
+ReadFiles = Callable[[Mapping[str, Path]], dict[str, np.ndarray]]
+"""{file name: path} → raw arrays, checked. In every set's file `read_upstream` reads what the publisher hands out, and
+`read_arrays` the same set kept as plain arrays."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Source:
 
     kind: str
     files: tuple[File, ...]
-    read: Callable[[Mapping[str, Path]], dict[str, np.ndarray]]
+    read: ReadFiles
     folders: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

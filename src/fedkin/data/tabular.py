@@ -26,7 +26,7 @@ ABSENT = "(missing)"
 
 
 @dataclass(frozen=True)
-class Column:
+class InputColumn:
     """One input column as fitted on training rows: a number (centre, scale, fill) or categories (one input each)."""
 
     name: str
@@ -36,13 +36,13 @@ class Column:
     categories: tuple[str, ...] | None = None
 
     @classmethod
-    def described(cls, entry: Mapping[str, Any]) -> Column:
+    def described(cls, entry: Mapping[str, Any]) -> InputColumn:
         """From its fields, as `federation.inputs` and a saved run hold them."""
         categories = entry.get("categories")
         return cls(**{**entry, "categories": None if categories is None else tuple(categories)})
 
     @classmethod
-    def fit(cls, values: pd.Series, standardise: bool = True) -> Column:
+    def fit(cls, values: pd.Series, standardise: bool = True) -> InputColumn:
         if _is_number(values):
             known = values.dropna().to_numpy(dtype=np.float64)
             fill = float(np.median(known))
@@ -156,7 +156,7 @@ def from_table(
 
 def _fit(
     inputs: pd.DataFrame, training: np.ndarray, missing: Missing, standardise: bool, max_categories: int
-) -> tuple[list[Column], list[str]]:
+) -> tuple[list[InputColumn], list[str]]:
     """Fit every column on the training rows, and say what was missing or new."""
     columns, notes = [], []
     inputs.columns = inputs.columns.map(str)
@@ -175,7 +175,7 @@ def _fit(
         if train.isna().all():
             notes.append(f"column {name!r} is empty in all training rows and is left out")
             continue
-        column = Column.fit(train, standardise)
+        column = InputColumn.fit(train, standardise)
         if column.categories is not None and len(column.categories) > max_categories:
             raise FedkinError(
                 f"column {name!r} holds {len(column.categories)} different texts, more than {max_categories}; "

@@ -207,7 +207,7 @@ class Federation:
         )
 
     def label_counts(self, split: Literal["train", "validation", "test"] = "train") -> np.ndarray:
-        """Samples per client and class, shape (K, C)."""
+        """ByPart per client and class, shape (K, C)."""
         if self.task.kind != "classification":
             raise FedkinError("label counts need a classification task; this federation is a regression task")
         part = self._splits()[split]

@@ -9,11 +9,11 @@ import numpy as np
 
 from fedkin.errors import FedkinError
 
-Samples = dict[str, tuple[np.ndarray, np.ndarray]]
+ByPart = dict[str, tuple[np.ndarray, np.ndarray]]
 """One client's (X, y) by part: "all", to be split here, or "train", "validation" and "test"."""
 
 
-def read_samples(name: str, value: Any) -> Samples:
+def read_samples(name: str, value: Any) -> ByPart:
     """One client's arrays: {"all": (X, y)}, or its own split {"train": (X, y), …}."""
     if isinstance(value, Mapping):
         unexpected = set(value) - {"train", "validation", "test"}
@@ -42,7 +42,7 @@ def read_samples(name: str, value: Any) -> Samples:
     return data
 
 
-def common_shape(names: Sequence[str], given: Sequence[Samples]) -> tuple[int, ...]:
+def common_shape(names: Sequence[str], given: Sequence[ByPart]) -> tuple[int, ...]:
     """The input shape that all clients have."""
     first = next(iter(given[0].values()))[0].shape[1:]
     for name, data in zip(names, given):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 
 from fedkin.errors import FedkinError, unknown
-from fedkin.federation.reading import Samples
+from fedkin.federation.reading import ByPart
 from fedkin.task import Kind, Task
 
 Encode = Callable[[str, np.ndarray], np.ndarray]
@@ -16,33 +16,33 @@ Encode = Callable[[str, np.ndarray], np.ndarray]
 
 def encoded(
     names: Sequence[str],
-    given: Sequence[Samples],
+    given: Sequence[ByPart],
     shape: tuple[int, ...],
     kind: Kind | None,
     classes: Sequence[Hashable] | None = None,
     tokens: bool = False,
-) -> tuple[Task, list[Samples]]:
+) -> tuple[Task, list[ByPart]]:
     """The task that the targets define (`kind` is guessed where None), and all samples with their targets encoded."""
     kind = kind or _guess_kind(given)
     if kind not in ("classification", "regression"):
         raise unknown("task", kind, ["classification", "regression"])
     if kind == "regression":
         output = tuple(next(iter(given[0].values()))[1].shape[1:])
-        encode, task = _numbers(output), Task("regression", shape, output_shape=output, tokens=tokens)
+        encode, task = _floats(output), Task("regression", shape, output_shape=output, tokens=tokens)
     else:
         known = _known_classes(names, given, classes)
         encode, task = _codes(known), Task("classification", shape, classes=tuple(known.tolist()), tokens=tokens)
     return task, [{part: (x, encode(name, y)) for part, (x, y) in own.items()} for name, own in zip(names, given)]
 
 
-def _guess_kind(given: Sequence[Samples]) -> Kind:
+def _guess_kind(given: Sequence[ByPart]) -> Kind:
     kinds = {y.dtype.kind in "biuUSO" for data in given for _, y in data.values() if len(y)}
     if len(kinds) == 2:
         raise FedkinError('some clients have labels, others real numbers as targets; pass task="…" or convert them')
     return "classification" if kinds == {True} else "regression"
 
 
-def _numbers(output: tuple[int, ...]) -> Encode:
+def _floats(output: tuple[int, ...]) -> Encode:
     """Targets as floats: float64 stays, everything else becomes float32."""
 
     def as_numbers(name: str, y: np.ndarray) -> np.ndarray:
@@ -55,7 +55,7 @@ def _numbers(output: tuple[int, ...]) -> Encode:
     return as_numbers
 
 
-def _known_classes(names: Sequence[str], given: Sequence[Samples], classes: Sequence[Hashable] | None) -> np.ndarray:
+def _known_classes(names: Sequence[str], given: Sequence[ByPart], classes: Sequence[Hashable] | None) -> np.ndarray:
     """The classes in their order: those given, or all labels seen, sorted."""
     for name, own in zip(names, given):
         for _, y in own.values():

@@ -14,7 +14,7 @@ from torch import nn
 from fedkin.errors import FedkinError, unknown
 from fedkin.models.adapters import Effort, Learner, adapt, is_keras, is_model
 from fedkin.models.layout import Layout
-from fedkin.models.networks import NETWORKS, build
+from fedkin.models.networks import NETWORKS, build_network
 from fedkin.models.spec import ModelLike, ModelSpec
 from fedkin.streams import Streams
 from fedkin.task import Task
@@ -110,7 +110,7 @@ def named(spec: str, task: Task) -> Any:
     """A built-in estimator or network by name: "tree:5", "boosting", "ridge", "mlp:100"."""
     name, _, option = spec.partition(":")
     if name in NETWORKS:
-        return build(spec, task)
+        return build_network(spec, task)
     if name not in ESTIMATORS:
         raise unknown("model", name, [*sorted(NETWORKS), *sorted(ESTIMATORS)])
     if option and (not option.isdigit() or int(option) < 1):

@@ -29,7 +29,7 @@ def network(name: str) -> Callable[[Callable[..., nn.Module]], Callable[..., nn.
     return register
 
 
-def build(spec: str, task: Task) -> nn.Module:
+def build_network(spec: str, task: Task) -> nn.Module:
     """Build the network `spec` ("mlp", or with options "mlp:100,100") for a task."""
     name, _, options = spec.partition(":")
     if name not in NETWORKS:
@@ -49,7 +49,7 @@ def build(spec: str, task: Task) -> nn.Module:
     return NETWORKS[name](task, *numbers)
 
 
-def split(features: list[nn.Module], classifier: nn.Module) -> nn.Sequential:
+def two_parts(features: list[nn.Module], classifier: nn.Module) -> nn.Sequential:
     return nn.Sequential(OrderedDict(features=nn.Sequential(*features), classifier=classifier))
 
 
@@ -62,13 +62,13 @@ def _require_image(task: Task, name: str, *shapes: tuple[int, ...]) -> None:
 @network("mlr")
 def logistic(task: Task) -> nn.Module:
     """Multinomial logistic regression, or a linear regressor: one linear layer (FedU's convex model)."""
-    return split([nn.Flatten()], nn.Linear(prod(task.input_shape), task.outputs))
+    return two_parts([nn.Flatten()], nn.Linear(prod(task.input_shape), task.outputs))
 
 
 @network("linear")
 def linear(task: Task) -> nn.Module:
     """One linear layer without bias (FedRelax's linear model)."""
-    return split([nn.Flatten()], nn.Linear(prod(task.input_shape), task.outputs, bias=False))
+    return two_parts([nn.Flatten()], nn.Linear(prod(task.input_shape), task.outputs, bias=False))
 
 
 @network("mlp")
@@ -79,20 +79,20 @@ def perceptron(task: Task, *hidden: int) -> nn.Module:
     for size in hidden or (100,):
         layers += [nn.Linear(width, size), nn.ReLU()]
         width = size
-    return split(layers, nn.Linear(width, task.outputs))
+    return two_parts(layers, nn.Linear(width, task.outputs))
 
 
 @network("bn-mlp")
 def normalised_perceptron(task: Task, hidden: int = 400) -> nn.Module:
     """One hidden layer with batch norm and ReLU (FedPnP's HARBOX network: 900→400→5)."""
     layers = [nn.Flatten(), nn.Linear(prod(task.input_shape), hidden), nn.BatchNorm1d(hidden), nn.ReLU()]
-    return split(layers, nn.Linear(hidden, task.outputs))
+    return two_parts(layers, nn.Linear(hidden, task.outputs))
 
 
 @network("feature-mlp")
 def feature_perceptron(task: Task, width: int = 64) -> nn.Module:
     """A linear feature layer and a linear classifier, nothing between (FedSKA's MNIST network)."""
-    return split([nn.Flatten(), nn.Linear(prod(task.input_shape), width)], nn.Linear(width, task.outputs))
+    return two_parts([nn.Flatten(), nn.Linear(prod(task.input_shape), width)], nn.Linear(width, task.outputs))
 
 
 @network("fedpnp-mnist")
@@ -104,7 +104,7 @@ def fedpnp_mnist(task: Task) -> nn.Module:
         *(nn.Conv2d(16, 32, 4, stride=2), nn.BatchNorm2d(32), nn.Tanh(), nn.MaxPool2d(2, stride=1)),
         *(nn.Flatten(), nn.Linear(512, 32), nn.BatchNorm1d(32), nn.Tanh()),
     ]
-    return split(layers, nn.Linear(32, task.outputs))
+    return two_parts(layers, nn.Linear(32, task.outputs))
 
 
 @network("fedpnp-cifar10")
@@ -117,7 +117,7 @@ def fedpnp_cifar10(task: Task) -> nn.Module:
         *(nn.Flatten(), nn.Linear(400, 120), nn.BatchNorm1d(120), nn.ReLU()),
         *(nn.Linear(120, 84), nn.BatchNorm1d(84), nn.ReLU()),
     ]
-    return split(layers, nn.Linear(84, task.outputs))
+    return two_parts(layers, nn.Linear(84, task.outputs))
 
 
 @network("fedu-cifar10")
@@ -129,7 +129,7 @@ def fedu_cifar10(task: Task) -> nn.Module:
         *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 100), nn.ReLU()),
     ]
-    return split(layers, nn.Linear(100, task.outputs))
+    return two_parts(layers, nn.Linear(100, task.outputs))
 
 
 @network("fedcedar-small")
@@ -141,7 +141,7 @@ def fedcedar_small(task: Task) -> nn.Module:
     for before, after in ((channels, 32), (32, 64), (64, 64)):
         layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
     layers += [nn.Flatten(), nn.Linear(64 * (side // 8) ** 2, 128), nn.ReLU()]
-    return split(layers, nn.Linear(128, task.outputs))
+    return two_parts(layers, nn.Linear(128, task.outputs))
 
 
 @network("fedcedar-cifar10")
@@ -153,4 +153,4 @@ def fedcedar_cifar10(task: Task) -> nn.Module:
         layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU()]
         layers += [nn.Conv2d(after, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
     layers += [nn.Flatten(), nn.Linear(2048, 256), nn.ReLU()]
-    return split(layers, nn.Linear(256, task.outputs))
+    return two_parts(layers, nn.Linear(256, task.outputs))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.graphs import ClientGraph
-from fedkin.graphs.layout import positions, strongest
+from fedkin.graphs.layout import positions, strongest_edges
 from fedkin.reports.compare import Method, client_gains, find_alone, spread
 from fedkin.reports.spectral import SPECTRUM_LIMIT, energy, response
 from fedkin.reports.units import Units
@@ -68,7 +68,7 @@ def graph_data(graph: ClientGraph) -> dict[str, Any]:
     shown = graph.adjacency
     while shown.nnz // 2 > MOST_EDGES and per_client > 1:
         per_client = min(per_client // 2, MOST_EDGES // len(graph) + 1)
-        shown = strongest(graph.adjacency, per_client)
+        shown = strongest_edges(graph.adjacency, per_client)
     edges = shown.tocoo()
     upper = edges.row < edges.col
     weight = edges.data[upper]

@@ -16,7 +16,7 @@ from fedkin.task import Task
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedkin.data.tabular import Column
+    from fedkin.data.tabular import InputColumn
 
 BATCH = 4096
 
@@ -61,9 +61,9 @@ def _inputs(result: Result, frame: pd.DataFrame) -> np.ndarray:
         raise FedkinError("the table has no rows to predict")
     described = result.facts.get("inputs")
     if described:
-        from fedkin.data.tabular import Column
+        from fedkin.data.tabular import InputColumn
 
-        columns = [Column.described(entry) for entry in described]
+        columns = [InputColumn.described(entry) for entry in described]
         names = [str(name) for name in frame.columns]
         for column in columns:
             if column.name not in names:
@@ -73,7 +73,7 @@ def _inputs(result: Result, frame: pd.DataFrame) -> np.ndarray:
     return _numbers(frame, result.task)
 
 
-def _encoded(column: Column, values: pd.Series) -> np.ndarray:
+def _encoded(column: InputColumn, values: pd.Series) -> np.ndarray:
     try:
         return column.encode(values)
     except (TypeError, ValueError):

@@ -85,7 +85,7 @@ def read_week(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def windows(series: np.ndarray, length: int, horizon: int) -> tuple[np.ndarray, np.ndarray]:
+def series_windows(series: np.ndarray, length: int, horizon: int) -> tuple[np.ndarray, np.ndarray]:
     """All `length` past and `horizon` coming values of a series (T, K), as views (n, K, length) and (n, K, horizon)."""
     view = np.lib.stride_tricks.sliding_window_view(series, length + horizon, axis=0)
     return view[..., :length], view[..., length:]
@@ -150,7 +150,7 @@ def metr_la(
     count = len(speed) - length - horizon + 1
     test = round(recipe.test_fraction * count)
     train = round((1 - recipe.test_fraction - recipe.validation_fraction) * count)
-    past, coming = windows(speed, length, horizon)
+    past, coming = series_windows(speed, length, horizon)
     mean, std = past[:train].mean(dtype=np.float64), past[:train].std(dtype=np.float64)
     splits = []
     for start, end in ((0, train), (train, count - test), (count - test, count)):

@@ -18,7 +18,7 @@ from fedkin.data.sets.har import as_stored
 from fedkin.data.source import Arrays, File, Source, check
 from fedkin.federation import Federation
 
-MEMBER = re.compile(r"(?:^|/)([^/]*(?:aav|dw)[^/]*)/s(\d+)/([^/]*feat[^/]*)$", re.IGNORECASE)
+SENSOR_FILE = re.compile(r"(?:^|/)([^/]*(?:aav|dw)[^/]*)/s(\d+)/([^/]*feat[^/]*)$", re.IGNORECASE)
 
 
 def read_mat(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
@@ -45,7 +45,7 @@ def read_events(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
     tables: dict[tuple[str, int], dict[str, np.ndarray]] = defaultdict(dict)
     with open_archive(next(iter(files.values()))) as archive:
         for name in archive.names:
-            match = MEMBER.search(name)
+            match = SENSOR_FILE.search(name)
             if match is None or "__MACOSX" in name:
                 continue
             table = pd.read_csv(io.BytesIO(archive.read(name)), sep=r"\s+", header=None).to_numpy(np.float32)
