@@ -1,4 +1,4 @@
-"""The papers' networks (algorithms.md §9) and two general ones, each split into `features` and `classifier`.
+"""The papers' networks and two general ones, each split into `features` and `classifier`.
 
 A network is `Sequential(features=…, classifier=…)`, so that methods which exchange features (FedSKA) or keep the head
 private (FedRep, FedPer) find the split by name. Add a network with `@network("name")`.

@@ -1,4 +1,4 @@
-"""Figures 1 and 5: linear models on clustered data (algorithms.md §6.6). Values without `paper` are a simulation's."""
+"""Figures 1 and 5: linear models on clustered data. Values without `paper` are a simulation's."""
 
 from __future__ import annotations
 
