@@ -230,7 +230,7 @@ def test_a_site_that_forgets_its_neighbours_is_named(federation: Federation, tmp
             return super().send(messages, limits, timeout)
 
     line = Forgetful(sites.write_sites(federation, tmp_path, GROUPS))
-    with pytest.raises(FedkinError, match=r"client 'site-b' does not know its neighbours .* state folder"):
+    with pytest.raises(FedkinError, match=r"client 'site-b' forgot what it was told .* state folder"):
         train(line, plan(tmp_path, "fedrelax", "tree:3", rounds=2), tmp_path / "result")
 
 

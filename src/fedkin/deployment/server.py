@@ -142,7 +142,6 @@ def assemble(line: Line, plan: Plan) -> tuple[Roster, list[np.ndarray], list[int
         settings.test_fraction,
         settings.validation_fraction,
         settings.split_seed,
-        predictions=plan.algorithm.name == "fedrelax",
     )
     joined = _ask_all(line, nodes, {"kind": "join", "setup": setup.told()}, settings.timeout)
     facts = {client["name"]: client for site in joined.values() for client in site}

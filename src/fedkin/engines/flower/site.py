@@ -144,7 +144,12 @@ class Site:
         arrays = dict(answer.arrays)
         if request.shared.get("disclose") and "model" in arrays:
             arrays["model"] = self._own_models(host, state, head, answer.ids, arrays)
-        told = {"answered": [host.names[k] for k in answer.ids], "failed": answer.failed, "letter_bytes": letter_bytes}
+        told = {
+            "answered": [host.names[k] for k in answer.ids],
+            "failed": answer.failed,
+            "forgot": answer.forgot,
+            "letter_bytes": letter_bytes,
+        }
         return Message(told, under("array", arrays))
 
     def _state(self, message: Message) -> SiteState:
