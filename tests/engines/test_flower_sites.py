@@ -180,6 +180,11 @@ BAD = {
     "a strange type": (lambda a: _with(a, rows=torch.zeros((1, 3), dtype=torch.float16)), "which no task uses"),
     "rubbish": (lambda a: ("{", b"rubbish"), "cannot be read"),
     "no message": (lambda a: (None, None), "no message of fedkin"),
+    "a head of another kind": (lambda a: Message({**a.head, "forgot": 7}, a.tensors).encode(), "is no answer"),
+    "forgetting": (
+        lambda a: Message({"answered": [], "forgot": ["site-b"]}).encode(),
+        "forgot what nobody told it",
+    ),
     "another client": (lambda a: Message({**a.head, "answered": ["site-a"]}, a.tensors).encode(), "not asked about"),
 }
 

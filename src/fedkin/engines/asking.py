@@ -42,6 +42,8 @@ class Asking(ABC):
         self.graph: ClientGraph | None = None
         self._recipe: Callable[[], Any] | None = None
         self._reminding = False
+        self.restarted = False
+        """An engine sets this when it has started a host anew: the recipe is replayed before anyone acts."""
 
     @abstractmethod
     def _answer_to(self, task: str, request: Request) -> Answer:
@@ -92,17 +94,16 @@ class Asking(ABC):
 
     def _reminded(self, question: Callable[[], AnswerT]) -> AnswerT:
         """Put a question; where a host forgot its objects, replay the recipe, unbilled, and put it to all again."""
+        if self._recipe is None or self._reminding:
+            answer = question()
+            never = dict.fromkeys(answer.forgot, "says that it forgot what nobody told it")
+            return replace(answer, failed={**answer.failed, **never}) if never else answer
+        if self.restarted:
+            self._replay(self._recipe)
         answer = question()
         if not answer.forgot:
             return answer
-        if self._recipe is None or self._reminding:
-            never = dict.fromkeys(answer.forgot, "says that it forgot what nobody told it")
-            return replace(answer, failed={**answer.failed, **never})
-        self._reminding = True
-        try:
-            self._recipe()
-        finally:
-            self._reminding = False
+        self._replay(self._recipe)
         answer = question()
         if answer.forgot:
             raise FedkinError(
@@ -110,3 +111,10 @@ class Asking(ABC):
                 "let it run the same fedkin as the others and keep its state folder between messages"
             )
         return answer
+
+    def _replay(self, recipe: Callable[[], Any]) -> None:
+        self.restarted, self._reminding = False, True
+        try:
+            recipe()
+        finally:
+            self._reminding = False

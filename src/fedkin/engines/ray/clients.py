@@ -84,7 +84,7 @@ class RayClients(Sharded):
         if isinstance(problem, RayTaskError) and not isinstance(problem, RayActorError):
             return f"failed in its Ray actor: {first_line(problem.cause or problem)}"
         ray.kill(self.actors[host])
-        self.actors[host] = self._start(host)
+        self.actors[host], self.restarted = self._start(host), True
         if problem is None:
             return f"did not answer within {self.options.timeout:g} s; its Ray actor was started again"
         return f"its Ray actor died ({type(problem).__name__}) and was started again"
