@@ -52,7 +52,7 @@ def expected(question: Question, spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     return known
 
 
-class Told(BaseModel):
+class AnswerHead(BaseModel):
     """The head of an answer: who answered, who did not and why, who must be told again, the bytes of one letter."""
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -71,7 +71,7 @@ def read_answer(message: Message, names: list[str], known: Mapping[str, tuple[in
     if "refused" in message.head:
         raise FedkinError(f"refused: {str(message.head['refused'])[:500]}")
     try:
-        told = Told.model_validate(message.head)
+        told = AnswerHead.model_validate(message.head)
     except ValidationError as problem:
         raise FedkinError(f"sent a head that is no answer: {first_fault('head', problem)[:500]}") from problem
     if not {*told.answered, *told.failed, *told.forgot} <= set(names):

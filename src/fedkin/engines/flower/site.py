@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from fedkin.engines.flower.setup import Setup, is_built_in
-from fedkin.engines.flower.site_file import ClientFile, SiteFile, inputs, load
+from fedkin.engines.flower.site_file import ClientFile, SiteFile, inputs, load_arrays
 from fedkin.engines.flower.site_state import SiteState
 from fedkin.engines.flower.wire import Message, under
 from fedkin.engines.host import Host
@@ -52,7 +52,7 @@ class Site:
         if not settings.clients:
             raise FedkinError(f"{path} names no client; add a [[clients]] section")
         folder = path.absolute().parent
-        return cls(folder, settings, {client.name: load(client, folder) for client in settings.clients})
+        return cls(folder, settings, {client.name: load_arrays(client, folder) for client in settings.clients})
 
     # --- answering ----------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class SiteFile(BaseModel):
     trust: list[str] = []
 
 
-def load(client: ClientFile, folder: Path) -> Any:
+def load_arrays(client: ClientFile, folder: Path) -> Any:
     """The samples of a client as `Federation.from_arrays` takes them."""
     path = folder / client.data
     try:

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedkin.clients import n_bytes
 from fedkin.engines.host import Answer
 from fedkin.engines.ray.actor import HostActor, arrays, tensors
-from fedkin.engines.ray.cluster import checked, first_line, join_or_start
+from fedkin.engines.ray.cluster import first_line, join_or_start, ray_options
 from fedkin.engines.sharding import Post, Question, Said, Sharded, contiguous, no_letter
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
@@ -36,7 +36,7 @@ CHUNK_BYTES = 64 * 2**20
 IN_FLIGHT = 2
 """Chunks on their way to one actor: one being worked on, one waiting."""
 
-T = TypeVar("T")
+Got = TypeVar("Got")
 
 
 class RayClients(Sharded):
@@ -45,7 +45,7 @@ class RayClients(Sharded):
     def __init__(
         self, federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None = None, **options: Any
     ) -> None:
-        self.options = checked(options)
+        self.options = ray_options(options)
         self.started = join_or_start(self.options.address)
         cores = int(ray.cluster_resources().get("CPU", 1))
         parts = contiguous(federation.train.sizes, min(workers or max(1, cores), len(federation)))
@@ -97,7 +97,7 @@ class RayClients(Sharded):
             found[host] = self._get(host, reference, lambda value: value)
         return found
 
-    def _get(self, host: int, reference: Any, use: Callable[[Any], T]) -> T | str:
+    def _get(self, host: int, reference: Any, use: Callable[[Any], Got]) -> Got | str:
         try:
             ready, _ = ray.wait([reference], timeout=0)
             return use(ray.get(reference, timeout=self.options.timeout)) if ready else self._lost(host, None)
@@ -162,7 +162,7 @@ class RayClients(Sharded):
         for host in hosts:
             parcels = {r: parcel.ids for r, post in posts.items() for parcel in post.parcels if parcel.sender == host}
             post_all = self.actors[host].post.options(num_returns=1 + len(parcels))
-            receipts[host], *rest = _as_list(post_all.remote(letter, list(parcels.values())))
+            receipts[host], *rest = _each(post_all.remote(letter, list(parcels.values())))
             letters |= {(host, receiver): reference for receiver, reference in zip(parcels, rest)}
         return receipts, letters
 
@@ -233,5 +233,5 @@ def _joined(parts: Sequence[Answer]) -> Answer:
     return Answer(np.concatenate([part.ids for part in parts]), stacked, failed, forgot)
 
 
-def _as_list(references: Any) -> list[Any]:
+def _each(references: Any) -> list[Any]:
     return references if isinstance(references, list) else [references]
