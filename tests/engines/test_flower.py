@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 import torch
 from safetensors.torch import load_file

@@ -26,6 +26,7 @@ from fedkin.result import Result
 
 from ..contract import test_every_method as contract
 from . import processes, sites
+from .liar import sitecustomize
 
 pytest.importorskip("flwr", reason="pip install 'fedkin[flower]'")
 pytestmark = [pytest.mark.slow, pytest.mark.engines]
@@ -213,9 +214,7 @@ LIES = {
 def test_a_site_that_lies_is_set_aside_and_its_bomb_does_not_go_off(fresh: Clinics, tmp_path: Path) -> None:
     """South runs a program of its own (liar/): NaN, a wrong shape, 64 MiB, and pickles that would make a folder."""
     proof, bomb = tmp_path / "proof", tmp_path / "bomb"
-    from .liar import sitecustomize as liar
-
-    pickle.loads(liar.bomb(str(proof)))  # noqa: S301 — the bomb is a real one
+    pickle.loads(sitecustomize.bomb(str(proof)))  # noqa: S301 — the bomb is a real one
     assert proof.exists()
     fresh.start_server()
     for site in SITES:
