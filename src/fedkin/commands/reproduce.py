@@ -84,7 +84,7 @@ def reproduce(
     def plan_of(name: str) -> Reproduction:
         from fedkin.reproduction.reproduce import plan
 
-        return plan(name, scale, kept, _names(rows), _names(columns), seeds, any_code, download=not show)
+        return plan(name, scale, kept, _names(rows), _names(columns), seeds, any_code, download=True, showing=show)
 
     chosen = [plan_of(name) for name in tables]  # every fault is told before anything is computed
     done = True

@@ -51,7 +51,7 @@ def kept_tables(kept: Kept) -> Iterator[Reproduction]:
         for scale in ("paper", "desk"):
             seeds = [record["seed"] for record in kept.of(name, scale)]
             if seeds or kept.picture(name, scale).exists():
-                chosen = plan(name, scale, kept, seeds=max(seeds, default=-1) + 1 or None)
+                chosen = plan(name, scale, kept, seeds=max(seeds, default=-1) + 1 or None, showing=True)
                 if chosen.found - told:
                     yield chosen
                 if len(chosen.found) == len({cell.key for cell in chosen.cells}):

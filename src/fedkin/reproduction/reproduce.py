@@ -34,7 +34,9 @@ class Reproduction:
         return Measured.read(self.table, self.scale, self.cells, self.kept)
 
     def summary(self) -> dict[str, Any]:
-        return summary_of(self.measured, self.missing)
+        """What is reported; where no seed is kept, with the reason."""
+        kept = {(cell.row, cell.column) for cell in self.cells if cell.key in self.kept.records}
+        return summary_of(self.measured, missing(c for c in self.cells if (c.row, c.column) not in kept))
 
     @property
     def picture(self) -> Path:
@@ -55,8 +57,10 @@ def plan(
     seeds: int | None = None,
     any_code: bool = False,
     download: bool = False,
+    showing: bool = False,
 ) -> Reproduction:
-    """What there is to do. `rows` and `columns` restrict it; `any_code` keeps outdated cells; `download` tries."""
+    """What there is to do. `rows` and `columns` restrict it; `any_code` keeps outdated cells; `download` tries;
+    `showing` what is kept, there is nothing to do."""
     table = find_table(name)
     every = cells_of(table, scale, seeds)
     for kind, wanted, known in (("row", rows, table.rows), ("column", columns, table.columns)):
@@ -65,12 +69,12 @@ def plan(
                 raise unknown(f"{kind} of {name}", entry, known)
     asked_rows, asked_columns = (table.rows if rows is None else rows), (table.columns if columns is None else columns)
     lacking = [cell for cell in every if cell.column in asked_columns and _is_lacking(cell, kept, any_code)]
-    absent = missing(lacking, download)
+    absent = {} if showing else missing(lacking, download)
     for entry in columns or ():
         if entry in absent:
             raise FedkinError(f"{name}, {entry}: {absent[entry]}")
     todo: dict[str, Cell] = {}
-    for cell in lacking:
+    for cell in () if showing else lacking:
         if cell.row in asked_rows and cell.column not in absent and cell.row not in absent:
             todo.setdefault(cell.key, cell)
     return Reproduction(table, scale, kept, tuple(every), absent, tuple(todo.values()))
