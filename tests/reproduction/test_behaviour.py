@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from fedkin import data
-from fedkin.algorithms.fedavg import FedAvg
 from fedkin.algorithms.fedprox import FedProx
 from fedkin.reproduction import behaviour, reproduce, tables
 from fedkin.reproduction.kept import Kept
@@ -103,17 +102,17 @@ def test_verifying_marks_the_cells_of_code_that_does_something_else(
     monkeypatch.setattr(reproduce, "find_table", lambda name: made)
     kept = Kept(tmp_path)
     reproduce.carry_out(reproduce.plan("own.table", "desk", kept), jobs=1)
-    assert reproduce.verify("own.table", kept) == reproduce.Verified(same=1)
-    local = FedAvg.local
+    assert reproduce.verify("own.table", kept) == {"same": 1}
+    local = FedProx.local
     with monkeypatch.context() as patch:
-        patch.setattr(FedAvg, "local", lambda self, *args: local(self.model_copy(update={"lr": 0.3}), *args))
+        patch.setattr(FedProx, "local", lambda self, *args: local(self.model_copy(update={"mu": 0.6}), *args))
         behaviour._tried.cache_clear()
-        assert reproduce.verify("own.table", kept) == reproduce.Verified(outdated=1)
+        assert reproduce.verify("own.table", kept) == {"outdated": 1}
     again = reproduce.plan("own.table", "desk", Kept(tmp_path))
     assert len(again.todo) == again.summary()["older_code"] == 1
     assert reproduce.plan("own.table", "desk", Kept(tmp_path), any_code=True).todo == ()
     behaviour._tried.cache_clear()
-    assert reproduce.verify("own.table", kept) == reproduce.Verified(same=1)  # the mark goes when the code is back
+    assert reproduce.verify("own.table", kept) == {"same": 1}  # the mark goes when the code is back
     assert reproduce.plan("own.table", "desk", Kept(tmp_path)).todo == ()
 
 
@@ -126,7 +125,7 @@ def test_without_the_data_nothing_is_told_and_no_mark_changes(
     reproduce.carry_out(reproduce.plan("own.table", "desk", kept), jobs=1)
     before = (tmp_path / "own.table.jsonl").read_bytes()
     monkeypatch.setattr(behaviour, "behaviour_of", lambda settings, short: None)
-    assert reproduce.verify("own.table", kept) == reproduce.Verified(unknown=1)
+    assert reproduce.verify("own.table", kept) == {"unknown": 1}
     assert (tmp_path / "own.table.jsonl").read_bytes() == before
 
 
@@ -140,9 +139,10 @@ rounds = 2
 title = "A"
 data = { name = "har", clients = 4 }
 model = "mlr"
-[rows.fedavg]
-title = "FedAvg"
-algorithm = "fedavg"
+[rows.fedprox]
+title = "FedProx"
+algorithm = "fedprox"
+parameters = { mu = 0.5 }
 [scales.smoke]
 run = { rounds = 1 }
 [scales.desk]

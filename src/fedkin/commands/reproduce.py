@@ -204,11 +204,11 @@ def write_verified(tables: list[str] | None, kept: Kept, json: Path | None) -> N
     found = {}
     for name in [find_table(name).name for name in tables or table_names()]:
         with working(f"{name}: short runs …"):
-            found[name] = vars(verify(name, kept))
+            found[name] = verify(name, kept)
     made = table("name", "same", "outdated", "cannot be told", caption="kept cells; outdated ones are computed anew")
     for name, counts in found.items():
-        if any(counts.values()):
-            made.add_row(name, *(str(count) for count in counts.values()))
+        if counts:
+            made.add_row(name, *(str(counts[kind]) for kind in ("same", "outdated", "unknown")))
     console().print(made)
     if json is not None:
         write_json(json, {"tables": found})

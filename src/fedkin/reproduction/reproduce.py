@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,13 +69,14 @@ def plan(
             if entry not in known:
                 raise unknown(f"{kind} of {name}", entry, known)
     asked_rows, asked_columns = (table.rows if rows is None else rows), (table.columns if columns is None else columns)
-    lacking = [cell for cell in every if cell.column in asked_columns and _is_lacking(cell, kept, any_code)]
-    absent = {} if showing else missing(lacking, download)
+    asked = [] if showing else [cell for cell in every if cell.column in asked_columns]
+    lacking = [cell for cell in asked if _is_lacking(cell, kept, any_code)]
+    absent = missing(lacking, download)
     for entry in columns or ():
         if entry in absent:
             raise FedkinError(f"{name}, {entry}: {absent[entry]}")
     todo: dict[str, Cell] = {}
-    for cell in () if showing else lacking:
+    for cell in lacking:
         if cell.row in asked_rows and cell.column not in absent and cell.row not in absent:
             todo.setdefault(cell.key, cell)
     return Reproduction(table, scale, kept, tuple(every), absent, tuple(todo.values()))
@@ -154,20 +156,14 @@ def carry_out(chosen: Reproduction, jobs: int | None = None, tell: pool.Tell = l
     return done
 
 
-@dataclass(frozen=True)
-class Verified:
-    """How many kept cells of a table the code at hand would give again, or not, or cannot be told of here."""
+def verify(name: str, kept: Kept) -> Counter[str]:
+    """Make the fingerprints of a table's kept cells anew, and mark those whose code does something else by now.
 
-    same: int = 0
-    outdated: int = 0
-    unknown: int = 0
-
-
-def verify(name: str, kept: Kept) -> Verified:
-    """Make the fingerprints of a table's kept cells anew, and mark those whose code does something else by now."""
+    Returns how many the code at hand would give again ("same"), or not ("outdated"), or cannot be told of here ("unknown").
+    """
     from fedkin.reproduction.behaviour import behaviour_of
 
-    table, counts = find_table(name), {"same": 0, "outdated": 0, "unknown": 0}
+    table, counts = find_table(name), Counter[str]()
     seeds = 1 + max((record["seed"] for record in kept.records.values()), default=0)
     scales = [scale for scale in SCALES if scale == "paper" or scale in table.scales]
     cells = {cell.key: cell for scale in scales for cell in cells_of(table, scale, seeds) if cell.key in kept.records}
@@ -181,4 +177,4 @@ def verify(name: str, kept: Kept) -> Verified:
             unmarked = {entry: value for entry, value in record.items() if entry != "outdated"}
             changed.append(unmarked | ({"outdated": True} if outcome == "outdated" else {}))
     kept.put(name, changed)
-    return Verified(**counts)
+    return counts

@@ -28,7 +28,7 @@ SCALES = ("smoke", "desk", "paper")
 When = Literal["pre", "post"]
 Tested = Literal["pre", "post", "either"]
 Entries = dict[str, Any]
-"""Entries by name; of several layers the last one that names a setting counts."""
+"""Settings by name; of several layers the last one that names a setting counts."""
 
 
 class Strict(BaseModel):
