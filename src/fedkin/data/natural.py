@@ -87,8 +87,8 @@ def classification(
     rows, offsets = joined(recipe, parts)
     scale = standardised(x[rows["train"]])
     task = Task("classification", x.shape[1:], classes=tuple(classes))
-    splits = [Split(scale(x[rows[p]]), y[rows[p]].astype(np.int64), offsets[p]) for p in PARTS]
-    return Federation(tuple(parts), task, *splits, notes=tuple(notes))
+    train, validation, test = (Split(scale(x[rows[p]]), y[rows[p]].astype(np.int64), offsets[p]) for p in PARTS)
+    return Federation(tuple(parts), task, train, validation, test, notes=tuple(notes))
 
 
 def regression(recipe: Recipe, parts: Mapping[str, Parts], x: np.ndarray, y: np.ndarray, target: str) -> Federation:
@@ -100,10 +100,12 @@ def regression(recipe: Recipe, parts: Mapping[str, Parts], x: np.ndarray, y: np.
     rows, offsets = joined(recipe, parts)
     scale = standardised(x[rows["train"]])
     mean, std = z_scored(y[rows["train"]])
-    splits = [Split(scale(x[rows[p]]), ((y[rows[p]] - mean) / std).astype(np.float32), offsets[p]) for p in PARTS]
+    x, y = scale(x), ((y - mean) / std).astype(np.float32)
+    train, validation, test = (Split(x[rows[p]], y[rows[p]], offsets[p]) for p in PARTS)
     note = f"targets are z-scores: {target} = {mean:.4g} + {std:.4g}·y, so an MSE of 1 is {std**2:.4g} in its own units"
     truth = {"mean": np.array([mean]), "std": np.array([std])}
-    return Federation(tuple(parts), Task("regression", x.shape[1:]), *splits, truth=truth, notes=(note,))
+    task = Task("regression", x.shape[1:])
+    return Federation(tuple(parts), task, train, validation, test, truth=truth, notes=(note,))
 
 
 def series(
@@ -125,10 +127,13 @@ def series(
     rows, offsets = joined(recipe, parts)
     mean, std = z_scored(past[rows["train"]])
     x, y = (((values - mean) / std).astype(np.float32) for values in (past, coming))
+    train, validation, test = (Split(x[rows[part]], y[rows[part]], offsets[part]) for part in PARTS)
     return Federation(
         tuple(parts),
         Task("regression", x.shape[1:], output_shape=y.shape[1:], forecast=Forecast(mean, std, every, None, told)),
-        *(Split(x[rows[part]], y[rows[part]], offsets[part]) for part in PARTS),
+        train,
+        validation,
+        test,
         graph=graph,
         truth={"mean": np.array([mean]), "std": np.array([std]), "coordinates": places},
         notes=tuple(notes),

@@ -21,13 +21,19 @@ APART = 0.5  # days: recordings of a session lie minutes apart, sessions about a
 
 
 def read_recordings(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
-    """UCI's table: subject#, age, sex, test_time (days), both scores, then 16 measures of the voice."""
+    """UCI's table: subject#, age, sex, test_time (days), both scores, then 16 measures of the voice.
+
+    Jitter, shimmer and the noise ratio are taken as logarithms, as Tsanas et al. do: they have long tails.
+    """
     path = next(iter(files.values()))
     table = read_table(path)
     known = ["subject#", "age", "sex", "test_time", *TARGETS.values()]
     check(list(table.columns[:6]) == known and table.shape[1] == 22, f"{path}: columns {list(table.columns)[:6]} …")
     check(not table.isna().to_numpy().any(), f"{path} has empty cells")
     inputs = table.drop(columns=["subject#", "test_time", *TARGETS.values()])
+    skewed = [name for name in inputs.columns if name.startswith(("Jitter", "Shimmer", "NHR"))]
+    check((inputs[skewed] > 0).to_numpy().all(), f"{path}: a jitter, shimmer or noise ratio is not positive")
+    inputs[skewed] = np.log(inputs[skewed])
     return {
         "x": inputs.to_numpy(np.float64),
         "day": table["test_time"].to_numpy(np.float64),
