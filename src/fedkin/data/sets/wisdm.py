@@ -80,7 +80,7 @@ def first_copies(arrays: Arrays) -> np.ndarray:
     clients="people",
     split="by time in each person and activity: the last 25 % of the windows test; windows share no reading",
     metric="accuracy",
-    licence="free for research with citation (WISDM laboratory, Fordham University)",
+    licence="none stated; the WISDM laboratory (Fordham University) asks to be cited",
     citation="J. R. Kwapisz, G. M. Weiss, S. A. Moore, Activity Recognition using Cell Phone Accelerometers, "
     "SensorKDD 2010",
     sources=(
