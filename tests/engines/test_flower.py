@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import processes
 import pytest
 import torch
 from safetensors.torch import load_file

@@ -66,7 +66,7 @@ def info(
         show.say(f"note: {note}")
     for source in entry["sources"]:
         for file in source["files"]:
-            show.say(f"source {source['kind']}: {file['name']} {file['url'] or '(offline only)'}")
+            show.say(f"source {source['kind']}: {file['name']} {file['url'] or '(offline only)'} ({file['hash']})")
     if clients is not None or partition is not None:
         with show.working(f"loading {name} …"):
             federation = data.load(name, clients=clients, partition=partition, seed=seed or 0)

@@ -30,7 +30,8 @@ class DataSet:
     """A data set: what it is, where it comes from, and how its arrays become a federation.
 
     `build(arrays, recipe, **options)` returns the federation; `clients` says what a natural client is ("subjects"),
-    None if the set must be partitioned. A set without sources is embedded or generated.
+    None if the set must be partitioned. `split` says what keeps test samples apart from training, `metric` by what to
+    judge (empty: accuracy, or the mean squared error). A set without sources is embedded or generated.
     """
 
     name: str
@@ -43,6 +44,8 @@ class DataSet:
     clients: str | None = None
     test_fraction: float = 0.25
     validation_fraction: float = 0.0
+    split: str = "at random in each client"
+    metric: str = ""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -105,6 +108,8 @@ def info(name: str) -> dict[str, Any]:
         "description": data.description,
         "size": data.size,
         "clients": data.clients or "none of its own: use a partition",
+        "split": data.split,
+        "metric": data.metric or "accuracy, or mean squared error",
         "licence": data.licence,
         "citation": data.citation,
         "at_hand": at_hand,

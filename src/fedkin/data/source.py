@@ -33,6 +33,11 @@ class File:
     hash: str | None = None
     content: str | None = None
 
+    def within(self, folder: Path) -> Path:
+        """Where the file lies in a folder; one whose `content` is known may lie there gzipped."""
+        plain, packed = folder / self.name, folder / f"{self.name}.gz"
+        return packed if self.content and packed.exists() and not plain.exists() else plain
+
     def verify(self, path: Path) -> None:
         """Refuse a file that is not the upstream one."""
         if self.hash is None and self.content is None:
@@ -65,7 +70,7 @@ class Source:
     def locate(self, directory: Path) -> dict[str, Path] | None:
         """The files of this source in a folder, or None if one is missing."""
         for folder in (".", *self.folders):
-            found = {file.name: directory / folder / file.name for file in self.files}
+            found = {file.name: file.within(directory / folder) for file in self.files}
             if all(path.exists() for path in found.values()):
                 return found
         return None

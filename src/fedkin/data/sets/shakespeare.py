@@ -96,6 +96,7 @@ def _build(arrays: Arrays, recipe: Recipe, length: int, stride: int, minimum: in
 
 FACTS = {
     "clients": "speaking roles",
+    "split": "lines of a role in order, 80/20",
     "licence": "public domain",
     "citation": "S. Caldas et al., LEAF: A Benchmark for Federated Settings, arXiv:1812.01097, 2018",
     "test_fraction": 0.2,
