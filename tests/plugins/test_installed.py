@@ -17,18 +17,10 @@ def test_lists_show_what_is_installed(installed: Path, fedkin) -> None:
     assert methods.returncode == 0, methods.stderr
     assert "half-way" in methods.stdout
     assert "fedavg" in methods.stdout
-    assert "share of the way to the average" in fedkin("algorithms", "half-way", on=installed).stdout
     assert "two-moons" in fedkin("data", "list", on=installed).stdout
 
 
-def test_a_run_takes_every_part_by_name(installed: Path, fedkin, tmp_path: Path) -> None:
-    own = fedkin(
-        *("run", "--data", "two-moons", "--algorithm", "half-way", "--set", "share=0.3", *TRAIN, "--out", "own"),
-        on=installed,
-    )
-    assert own.returncode == 0, own.stderr
-    assert "Half way on 4 clients, 2 rounds" in own.stdout
-    assert tomllib.loads((tmp_path / "own" / "config.toml").read_text())["algorithm"]["name"] == "half-way"
+def test_a_run_takes_parts_by_name(installed: Path, fedkin, tmp_path: Path) -> None:
     parts = fedkin(
         *("run", "--data", "two-moons", "--algorithm", "fedpnp", "--set", "denoiser=lorentz", "--graph", "ring:0.5"),
         *(*TRAIN, "--out", "parts"),
@@ -38,7 +30,7 @@ def test_a_run_takes_every_part_by_name(installed: Path, fedkin, tmp_path: Path)
     assert tomllib.loads((tmp_path / "parts" / "config.toml").read_text())["algorithm"]["denoiser"] == "lorentz"
 
 
-def test_a_run_takes_every_part_by_path_and_resumes_by_it(installed: Path, fedkin, tmp_path: Path) -> None:
+def test_a_run_takes_parts_by_path_and_resumes_by_it(installed: Path, fedkin, tmp_path: Path) -> None:
     path = f"{PACKAGE}.half_way:HalfWay"
     data = ("--data", f"{PACKAGE}.parts:two_moons")
     by_name = fedkin(
@@ -49,6 +41,8 @@ def test_a_run_takes_every_part_by_path_and_resumes_by_it(installed: Path, fedki
     assert by_name.returncode == 0, by_name.stderr
     first, second = (json.loads((tmp_path / f"{kind}.json").read_text()) for kind in ("name", "path"))
     assert first["clients"] == second["clients"]
+    named = tmp_path / "runs" / "two-moons-half-way-seed0" / "config.toml"
+    assert tomllib.loads(named.read_text())["algorithm"]["name"] == "half-way"
     assert second["algorithm"] == "half-way"
 
     run = tmp_path / "runs" / "two_moons-half-way-seed0"
