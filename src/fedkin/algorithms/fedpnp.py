@@ -14,7 +14,7 @@ from fedkin.clients import Replies
 from fedkin.couplings import Average, Coupling, GraphFilter, graph_denoiser, schedules, total_variation
 from fedkin.couplings.denoisers import Response, Strength, find
 from fedkin.couplings.filters import Fidelity
-from fedkin.couplings.plug import ITERATIVE, denoiser_names
+from fedkin.couplings.plug import ITERATIVE, refuse_unknown
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
 
@@ -76,8 +76,8 @@ class FedPnP(Algorithm):
     @field_validator("denoiser", mode="before")
     @classmethod
     def _known(cls, denoiser: object) -> object:
-        if not callable(denoiser) and denoiser not in denoiser_names():
-            raise unknown("denoiser", denoiser, denoiser_names())
+        if not callable(denoiser):
+            refuse_unknown(str(denoiser))
         return denoiser
 
     @field_validator("schedule", mode="before")

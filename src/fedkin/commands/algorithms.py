@@ -32,7 +32,9 @@ def algorithms(
     from fedkin.commands import show
     from fedkin.files import write_json
 
-    described = [describe(methods.get(each)) for each in ([name] if name else methods.names())]
+    with show.warnings():
+        chosen = [methods.get(name)] if name else methods.every().values()
+    described = [describe(each) for each in chosen]
     screen = show.console()
     if name:
         entry = described[0]

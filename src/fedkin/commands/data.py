@@ -26,7 +26,8 @@ def list_sets(json: flags.Json = None) -> None:
     from fedkin.data import catalogue
     from fedkin.files import write_json
 
-    entries = catalogue()
+    with show.warnings():
+        entries = catalogue()
     found = show.table("name", "what", "size", "clients", "at hand")
     for column in found.columns[1:]:
         column.justify, column.no_wrap = "left", False

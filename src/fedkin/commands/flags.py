@@ -26,7 +26,9 @@ def _option(*names: str, help: str, panel: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
 
 
-Data = Annotated[str | None, _option("--data", help="a data set by name, see: fedkin data list", panel=DATA)]
+Data = Annotated[
+    str | None, _option("--data", help="a data set, see: fedkin data list; or package.module:set", panel=DATA)
+]
 Clients = Annotated[int | None, _option("--clients", help="how many clients", panel=DATA)]
 Partition = Annotated[
     str | None,

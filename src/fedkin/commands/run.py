@@ -106,11 +106,11 @@ def run(
     if explain:
         _explain(settings, layers, assignments)
         return
-    (name, method), chosen_seed = next(iter(settings.algorithms().items())), settings.seeds[0]
+    (method,), chosen_seed = settings.algorithms().values(), settings.seeds[0]
     with working(f"loading {settings.data.name} …"):
         federation = settings.federation(chosen_seed)
     callbacks: list[Callback] = [Progress(), *([TensorBoard(tensorboard)] if tensorboard else [])]
-    target_folder = out or _new_folder(f"{_short(settings)}-{name}-seed{chosen_seed}")
+    target_folder = out or _new_folder(f"{_short(settings)}-{method.name}-seed{chosen_seed}")
     options: dict[str, Any] = {"graph": settings.graph, "out": target_folder, "callbacks": callbacks}
     result = train(federation, settings.model, method, **options, **settings.options(chosen_seed).model_dump())
     _finish(result, target_folder, json)
@@ -175,7 +175,7 @@ def _finish(result: Result, folder: Path, json: Path | None) -> None:
 def _short(settings: Settings) -> str:
     """The data in a word, for the name of a folder."""
     path = getattr(settings.data, "path", None)
-    return Path(path).stem if path else settings.data.name
+    return Path(path).stem if path else settings.data.name.rpartition(":")[2]
 
 
 def _new_folder(name: str) -> Path:

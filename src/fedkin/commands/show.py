@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings, simplefilter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,6 +160,16 @@ def say(*lines: str) -> None:
     """Lines on standard output, never wrapped."""
     for line in lines:
         print(line)
+
+
+@contextmanager
+def warnings() -> Iterator[None]:
+    """Warnings as one line each on standard error."""
+    with catch_warnings(record=True) as caught:
+        simplefilter("always", UserWarning)
+        yield
+    for warning in caught:
+        print(f"warning: {warning.message}", file=sys.stderr)
 
 
 def wrote(path: Path | None) -> None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedkin.data.federate import PARTS, Recipe, Scale
+from fedkin.data.federate import Recipe, Scale
 from fedkin.data.partition import by_column
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation, Split, _split_indices
+from fedkin.federation import PARTS, Federation, Split
+from fedkin.federation.split import stratified
 from fedkin.task import Forecast, Task
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def clients_of(recipe: Recipe, owner: np.ndarray, who: str) -> dict[str, np.ndar
 def at_random(recipe: Recipe, name: str, own: np.ndarray) -> Parts:
     """The rows of a client shared out at random, by seed and name."""
     rng = recipe.streams.generator("split", name)
-    index = _split_indices(len(own), None, recipe.test_fraction, recipe.validation_fraction, rng)
+    index = stratified(len(own), None, recipe.test_fraction, recipe.validation_fraction, rng)
     return {part: own[index[part]] for part in PARTS}
 
 

@@ -7,13 +7,15 @@ private (FedRep, FedPer) find the split by name. Add a network with `@network("n
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import signature
 from math import prod
+from typing import Any
 
 from torch import nn
 
-from fedkin.errors import FedkinError, unknown
+from fedkin import plugins
+from fedkin.errors import FedkinError
 from fedkin.task import Task
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {}
@@ -31,22 +33,42 @@ def network(name: str) -> Callable[[Callable[..., nn.Module]], Callable[..., nn.
 
 def build_network(spec: str, task: Task) -> nn.Module:
     """Build the network `spec` ("mlp", or with options "mlp:100,100") for a task."""
-    name, _, options = spec.partition(":")
-    if name not in NETWORKS:
-        raise unknown("model", name, sorted(NETWORKS))
+    module = make(spec, task)
+    if not isinstance(module, nn.Module):
+        raise FedkinError(f"model {spec!r} is a {type(module).__name__}, not a network; weights cannot be exchanged")
+    return module
+
+
+def make(spec: str, task: Task, known: Mapping[str, Any] = NETWORKS) -> Any:
+    """What `spec` names: a network of ours, of an installed package, or of `package.module:function` (fedkin.plugins).
+
+    A function whose first argument has no default is given the task, as ours are; any other only the options.
+    """
+    name, options = plugins.split("model", spec, known)
+    function = plugins.find("model", name, known)
     try:
         numbers = [int(part) for part in options.split(",")] if options else []
     except ValueError:
         raise FedkinError(f"model {spec!r}: its options must be whole numbers, as in 'mlp:100,100'") from None
     if any(number < 1 for number in numbers):
         raise FedkinError(f"model {spec!r}: layer widths must be at least 1")
+    if not callable(function):
+        raise FedkinError(f"model {spec!r} is a {type(function).__name__}, not a function that returns a model")
     try:
-        signature(NETWORKS[name]).bind(task, *numbers)
+        given = [task, *numbers] if _takes_task(function) else numbers
+        signature(function).bind(*given)
+    except ValueError as problem:  # some functions written in C do not say what they take
+        raise FedkinError(f"model {spec!r} cannot be called: {problem}") from problem
     except TypeError:
-        most = len(signature(NETWORKS[name]).parameters) - 1
+        most = len(signature(function).parameters) - len(given) + len(numbers)
         takes = f"at most {most}" if most else "no"
         raise FedkinError(f"model {spec!r}: {name!r} takes {takes} options, but {len(numbers)} are given") from None
-    return NETWORKS[name](task, *numbers)
+    return function(*given)
+
+
+def _takes_task(function: Callable[..., Any]) -> bool:
+    first = next(iter(signature(function).parameters.values()), None)
+    return first is not None and first.default is first.empty and first.kind is not first.VAR_POSITIONAL
 
 
 def two_parts(features: list[nn.Module], classifier: nn.Module) -> nn.Sequential:

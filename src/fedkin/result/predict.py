@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedkin import plugins
 from fedkin.errors import FedkinError, unknown
 from fedkin.result import Result, load
 from fedkin.task import Task
@@ -25,7 +26,11 @@ def predict_file(run: str | Path, client: str, table: str | Path) -> pd.DataFram
     """Predictions for a CSV or Parquet file by the model that `client` deploys in a saved run."""
     from fedkin.data.tabular import read_table
 
-    return predict(load(run), client, read_table(table))
+    result = load(run)
+    named = str(result.config["model"]["name"])
+    if plugins.is_path(named):  # whoever asks for predictions wants the model's code to run
+        result = load(run, named)
+    return predict(result, client, read_table(table))
 
 
 def predict(result: Result, client: str, frame: pd.DataFrame) -> pd.DataFrame:

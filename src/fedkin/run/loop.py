@@ -293,6 +293,7 @@ class Run:
 
     def _facts(self) -> dict[str, Any]:
         return {
+            "algorithm": self.algorithm.name,
             "title": self.algorithm.title,
             "rounds": self.state.round,
             "finished": self.finished,
@@ -317,7 +318,7 @@ class Run:
         sections: dict[str, Any] = {
             "data": {**self.roster.source, "fingerprint": self.roster.fingerprint},
             "model": {"name": self.setting.spec.name or "custom"},
-            "algorithm": {"name": self.algorithm.name, **self.algorithm.model_dump()},
+            "algorithm": {"name": algorithms.name_of(type(self.algorithm)), **self.algorithm.model_dump()},
             "graph": {} if graph is None else {"file": "graph.npz"},
             "run": self.options.model_dump(),
             "versions": versions(),

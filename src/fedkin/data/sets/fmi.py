@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedkin.data.federate import PARTS, Recipe
+from fedkin.data.federate import Recipe
 from fedkin.data.natural import clients_of, series
 from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays, File, Source, check
 from fedkin.data.tabular import read_table
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation
+from fedkin.federation import PARTS, Federation
 
 if TYPE_CHECKING:
     from fedkin.graphs import ClientGraph

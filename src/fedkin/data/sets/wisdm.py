@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.data.archive import open_archive
-from fedkin.data.federate import PARTS, Recipe
+from fedkin.data.federate import Recipe
 from fedkin.data.natural import classification, clients_of, in_order
 from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays, File, Source, check, check_counts
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation
+from fedkin.federation import PARTS, Federation
 
 ACTIVITIES = ("Walking", "Jogging", "Upstairs", "Downstairs", "Sitting", "Standing")
 COUNTS = (2081, 1625, 632, 528, 306, 246)

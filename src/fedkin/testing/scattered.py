@@ -1,4 +1,4 @@
-"""An engine for tests: the same contract, with clients spread over several hosts that share nothing."""
+"""An engine for checks: the same contract, with clients spread over several hosts that share nothing."""
 
 from __future__ import annotations
 
