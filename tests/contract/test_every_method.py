@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from importlib import import_module
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,19 @@ from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.result import Result
 
-from .conftest import make_federation
-from .sharded import Scattered
 
+def _load(name: str) -> Any:
+    path = Path(__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"contract_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+make_federation = _load("conftest").make_federation
+Scattered = _load("sharded").Scattered
 METHODS = algorithms.names()
 
 # How a method is run here, where its defaults do not fit a toy federation.
@@ -37,7 +47,7 @@ SILENT: dict[tuple[str, str], str] = {}
 TOGETHER: dict[str, str] = {}
 
 for extra in sorted(Path(__file__).parent.glob("expect_*.py")):
-    facts = import_module(f".{extra.stem}", __package__)
+    facts = _load(extra.stem)
     name = extra.stem.removeprefix("expect_")
     PARAMETERS[name] = getattr(facts, "PARAMETERS", {})
     MODEL.update({name: facts.MODEL} if hasattr(facts, "MODEL") else {})
