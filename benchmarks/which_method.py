@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import timing
 
-from fedkin import algorithms, data
-from fedkin.compare import compare
+from fedkin import algorithms, compare, data
 from fedkin.files import versions, write_json
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,6 +79,46 @@ Json = Annotated[
 File = Annotated[
     Path | None, typer.Argument(help="settings (TOML); flags override them", metavar="FILE.toml", show_default=False)
 ]
+
+
+SETTINGS: dict[str, Any] = {
+    "file": File,
+    "data": Data,
+    "clients": Clients,
+    "partition": Partition,
+    "csv": Csv,
+    "client": Client,
+    "target": Target,
+    "data_seed": DataSeed,
+    "model": Model,
+    "graph": Graph,
+    "assign": Assign,
+    "rounds": Rounds,
+    "fraction": Fraction,
+    "seed": Seed,
+    "eval_every": EvalEvery,
+    "dtype": Dtype,
+    "engine": Engine,
+    "ray_address": RayAddress,
+}
+"""The flags of every command that trains."""
+
+
+def take_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the flags of SETTINGS before its own; it gets what they were given as its first argument."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    shared = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in SETTINGS.items()]
+    parameters = [*shared, *(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own)]
+
+    @wraps(command)
+    def wrapped(**values: Any) -> None:
+        given = {name: values.pop(name, None) for name in SETTINGS}
+        command(given, **values)
+
+    wrapped.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del wrapped.__wrapped__
+    return wrapped
 
 
 def layer(**given: Any) -> dict[str, dict[str, Any]]:

@@ -64,8 +64,8 @@ def build(
     with show.working(f"loading {settings.data.name} …"):
         federation = settings.federation(settings.seeds[0])
     with show.working("building the graph …"):
-        (method,) = settings.algorithms().values()
-        run = prepare(federation, settings.model, method, settings.options(settings.seeds[0]), spec)
+        (algorithm,) = settings.algorithms.values()
+        run = prepare(federation, settings.model, algorithm, settings.options[0], spec)
         run.clients.close()
     graph = run.setting.graph
     assert graph is not None
@@ -171,8 +171,8 @@ def _present(graph: ClientGraph, plot: Path | None, json: Path | None, response:
             {
                 "λ₁ (algebraic connectivity)": f"{numbers['lambda_1']:.6g}",
                 "λ_max": f"{numbers['lambda_max']:.6g}",
-                "component sizes": show.names([str(size) for size in numbers["component_sizes"]]),
-                "isolated clients": show.names(numbers["isolated"]),
+                "component sizes": show.some_of([str(size) for size in numbers["component_sizes"]]),
+                "isolated clients": show.some_of(numbers["isolated"]),
             }
         )
     )
