@@ -32,7 +32,7 @@ def algorithms(
     from fedkin.commands import show
     from fedkin.files import write_json
 
-    described = [describe(methods.get(each)) for each in ([name] if name else methods.names())]
+    described = [describe_algorithm(methods.get(each)) for each in ([name] if name else methods.names())]
     screen = show.console()
     if name:
         entry = described[0]
@@ -56,7 +56,7 @@ def algorithms(
     show.wrote(json)
 
 
-def describe(method: type[Algorithm]) -> dict[str, Any]:
+def describe_algorithm(method: type[Algorithm]) -> dict[str, Any]:
     """A method as plain values: name, title, one line, reference, graph, parameters."""
     summary = inspect.getdoc(sys.modules[method.__module__]) or inspect.getdoc(method) or ""
     return {

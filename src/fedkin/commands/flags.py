@@ -31,7 +31,7 @@ def _option(*names: str, help: str, panel: str, **more: Any) -> Any:
 
 
 Data = Annotated[str | None, _option("--data", help="a data set by name, see: fedkin data list", panel=DATA)]
-Clients = Annotated[int | None, _option("--clients", help="how many clients", panel=DATA)]
+NumClients = Annotated[int | None, _option("--clients", help="how many clients", panel=DATA)]
 Partition = Annotated[
     str | None,
     _option("--partition", help="who holds what: natural, iid, dirichlet:0.3, labels:2, shards:2, …", panel=DATA),
@@ -61,7 +61,7 @@ Fraction = Annotated[float | None, _option("--fraction", help="share of clients 
 Seed = Annotated[int | None, _option("--seed", help="seed of all random numbers (default: 0)", panel=RUN)]
 EvalEvery = Annotated[int | None, _option("--eval-every", help="evaluate every so many rounds", panel=RUN)]
 Dtype = Annotated[str | None, _option("--dtype", help="float32 or float64 (default: float32)", panel=RUN)]
-RowsFile = Annotated[
+RowsPath = Annotated[
     Path | None,
     _option("--rows-file", help="keep the server's rows in this file, not in memory (fedu)", panel=RUN, metavar="FILE"),
 ]
@@ -76,15 +76,15 @@ Json = Annotated[
     Path | None,
     _option("--json", help="write everything a program needs", panel=OUTPUT, metavar="FILE", callback=_writable),
 ]
-File = Annotated[
+SettingsFile = Annotated[
     Path | None, typer.Argument(help="settings (TOML); flags override them", metavar="FILE.toml", show_default=False)
 ]
 
 
 SETTINGS: dict[str, Any] = {
-    "file": File,
+    "file": SettingsFile,
     "data": Data,
-    "clients": Clients,
+    "clients": NumClients,
     "partition": Partition,
     "csv": Csv,
     "client": Client,

@@ -29,7 +29,7 @@ def build(
         str, typer.Argument(help="knn:5, statistics, gaussian, labels, sizes, random, complete, …", show_default=False)
     ],
     data: flags.Data = None,
-    clients: flags.Clients = None,
+    clients: flags.NumClients = None,
     partition: flags.Partition = None,
     csv: flags.Csv = None,
     client: flags.Client = None,
@@ -140,7 +140,7 @@ def convert(
     show.wrote(out)
 
 
-def describe(graph: ClientGraph) -> dict[str, Any]:
+def graph_numbers(graph: ClientGraph) -> dict[str, Any]:
     """A graph in numbers."""
     import numpy as np
 
@@ -163,7 +163,7 @@ def _present(graph: ClientGraph, plot: Path | None, json: Path | None, response:
     from fedkin.commands import show
     from fedkin.files import write_json
 
-    numbers = describe(graph)
+    numbers = graph_numbers(graph)
     show.say(repr(graph))
     screen = show.console()
     screen.print(

@@ -32,7 +32,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    rows_file: flags.RowsFile = None,
+    rows_file: flags.RowsPath = None,
     out: Annotated[
         Path | None,
         typer.Option(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from fedkin.data.progress import working as working
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,18 +25,6 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, markup=False, soft_wrap=False)
-
-
-@contextmanager
-def working(what: str) -> Iterator[None]:
-    """A spinner on standard error while something takes its time; silence where that is no terminal."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(what):
-        yield
 
 
 def table(*columns: str, caption: str | None = None, title: str | None = None) -> Table:

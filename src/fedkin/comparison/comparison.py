@@ -10,7 +10,7 @@ from typing import Any
 
 from fedkin.algorithm import Algorithm
 from fedkin.algorithms import make
-from fedkin.comparison.contenders import ALONE, Contender, Line, find_alone, line
+from fedkin.comparison.contenders import ALONE, Contender, Standing, find_alone, line
 from fedkin.comparison.fitness import Fitness
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
@@ -65,7 +65,7 @@ class Comparison:
         return table
 
     @cached_property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[Standing, ...]:
         """One line per algorithm, over its seeds: what the table, the page and the JSON say of it."""
         runs: dict[str, list[Result]] = {}
         for result in self.results:

@@ -1,6 +1,6 @@
 """Comparing runs: those that differ by seed alone are one contender, and gains are taken against training alone.
 
-Here, and nowhere else, a contender's `Line` is computed; terminal, page and JSON show it.
+Here, and nowhere else, a contender's `Standing` is computed; terminal, page and JSON show it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Line:
+class Standing:
     """What a comparison says of one contender; every number is a mean over its runs.
 
     A client gained if its gain over training alone, averaged over the seeds, is above zero (by more than rounding), and
@@ -107,7 +107,7 @@ class Line:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: the numbers of the deployed models stand under the name of the metric."""
-        values = {**asdict(self), "seeds": list(self.seeds)}
+        values = {**asdict(self), "seeds": list(self.seeds), "counted": self.counted}
         return {self.metric if key == "deployed" else key: value for key, value in values.items()}
 
 
@@ -228,13 +228,13 @@ def interval(differences: np.ndarray, chosen_from: int = 1) -> tuple[float, floa
     return mean, mean - half, mean + half
 
 
-def line(contender: Contender, alone: Contender | None) -> Line:
+def line(contender: Contender, alone: Contender | None) -> Standing:
     """The contender's line, against the runs of Local training where there are any."""
     run, scores = contender.first, contender.scores()
     differences = np.array([]) if alone is None else all_gains(contender, alone)
     known = bool(np.isfinite(differences).any())
     counts = gains(differences, np.zeros_like(differences)) if known else {}
-    return Line(
+    return Standing(
         label=contender.label,
         algorithm=run.algorithm,
         title=run.title,

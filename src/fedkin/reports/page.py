@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from fedkin.comparison.contenders import Contender, Line, find_alone, group, line
+from fedkin.comparison.contenders import Contender, Standing, find_alone, group, line
 from fedkin.files import write_atomic
 from fedkin.reports.headline import best, collaborations, verdict_on
 from fedkin.reports.payload import page_data
@@ -52,7 +52,7 @@ def render(methods: Sequence[Contender]) -> str:
         lead="".join(f"<p>{escape(sentence)}</p>" for sentence in words.sentences),
         context=escape(context(run)),
         tiles=tiles(methods),
-        table=comparison_table(methods),
+        table=html_table(methods),
         notes=notes(methods),
         configurations="".join(configuration(method) for method in methods),
         versions=version_line(run),
@@ -96,7 +96,7 @@ def tiles(methods: Sequence[Contender]) -> str:
     )
 
 
-def comparison_table(methods: Sequence[Contender]) -> str:
+def html_table(methods: Sequence[Contender]) -> str:
     """The comparison table, readable without script; its heads are buttons that sort."""
     task, alone = methods[0].first.task, find_alone(methods)
     lines = [line(method, alone) for method in methods]
@@ -125,18 +125,18 @@ def comparison_table(methods: Sequence[Contender]) -> str:
     return f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
 
 
-def _counting(lines: Sequence[Line]) -> str:
+def _counting(lines: Sequence[Standing]) -> str:
     return f"clients whose gain over training alone, averaged over seeds, is above / below zero, of {max(entry.counted for entry in lines)}"
 
 
-def _values(entry: Line) -> dict[str, Any]:
+def _values(entry: Standing) -> dict[str, Any]:
     """A line by the columns of the table; Local is not held against itself."""
     values = {**asdict(entry), **entry.deployed, "over_seeds": entry.seed_std}
     values |= {when: getattr(entry, when)["mean"] for when in ("deployed", "pre", "post")}
     return values | ({"gain": None, "gained": None} if entry.is_alone else {})
 
 
-def _row(k: int, entry: Line, keys: list[str], task: Any) -> str:
+def _row(k: int, entry: Standing, keys: list[str], task: Any) -> str:
     cells, values = [], _values(entry)
     for key in keys:
         value: Any = values[key]
@@ -152,7 +152,7 @@ def _row(k: int, entry: Line, keys: list[str], task: Any) -> str:
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _cell(key: str, value: float, entry: Line, task: Any) -> str:
+def _cell(key: str, value: float, entry: Standing, task: Any) -> str:
     if key == "bytes":
         return human_bytes(value)
     if key == "seconds":
