@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import timing
 
-from fedkin import algorithms, data
-from fedkin.compare import compare
+from fedkin import algorithms, compare, data
 from fedkin.files import versions, write_json
 
 HERE = Path(__file__).resolve().parent
@@ -75,7 +74,7 @@ def measure(case: Case, methods: Sequence[str], rounds: int, seeds: Sequence[int
 
     found = compare(federation, case.model, made, seeds, skip_unfit=True, rounds=rounds, eval_every=rounds)
     first = federation(seeds[0])
-    keys = ("algorithm", "title", "metric", "pre", "post", "seed_std", "gained", "bytes", "seconds")
+    keys = ("algorithm", "title", "metric", "pre", "post", "seed_std", "gained", "counted", "bytes", "seconds")
     lines = [{**{key: line[key] for key in keys}, "deployed": line[line["metric"]]} for line in found.means()]
     runs = [
         {key: entry[key] for key in ("algorithm", "seed", "bytes", "seconds", "pre", "post")}
@@ -190,7 +189,7 @@ def table(case: dict[str, Any]) -> str:
         numbers = [line["deployed"]["mean"], line["seed_std"], line["deployed"]["worst5"], line["pre"]["mean"]]
         shown = [f"{value:.1%}" for value in (*numbers, line["post"]["mean"])]
         cost = [f"{line['bytes'] / case['clients'] / 1e6:.1f}", f"{line['seconds']:.1f}"]
-        rows.append([line["title"], *shown, f"{line['gained']:.0f} of {case['clients']}", *cost])
+        rows.append([line["title"], *shown, f"{line['gained']:.0f} of {line.get('counted', case['clients'])}", *cost])
     text = [
         f"### {case['title']}, {case['why']}",
         f"{case['clients']} clients, model `{case['model']}`.",

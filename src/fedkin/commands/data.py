@@ -42,7 +42,7 @@ def list_sets(json: flags.Json = None) -> None:
 @app.command()
 def info(
     name: Name,
-    clients: flags.Clients = None,
+    clients: flags.NumClients = None,
     partition: flags.Partition = None,
     seed: flags.Seed = None,
     json: flags.Json = None,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedkin.comparison.contenders import client_gains, find_alone, group, interval, line
 from fedkin.errors import FedkinError
-from fedkin.reports.compare import client_gains, find_alone, group, interval, line
 
 
 def test_runs_that_differ_by_seed_are_one_method(runs):
@@ -56,6 +56,27 @@ def test_table_line(scored):
     methods = group([scored("local", np.full(8, 0.5)), scored("fedavg", [0.4, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6])])
     assert find_alone(methods) is methods[0]
     entry = line(methods[1], methods[0])
-    assert (entry["gained"], entry["lost"], entry["same"]) == (6, 1, 1)
-    assert entry["gain"] == pytest.approx(0.0625)
-    assert line(methods[0], methods[0])["gain"] is None
+    assert (entry.gained, entry.lost, entry.same) == (6, 1, 1)
+    assert entry.gain == pytest.approx(0.0625)
+    assert entry.seed_std is None, "one seed has no spread"
+    assert (line(methods[1], None).gain, line(methods[1], None).gained) == (None, None)
+
+
+def test_a_client_gains_if_its_gain_averaged_over_seeds_is_above_zero(scored):
+    alone = [scored("local", np.full(8, 0.5), seed=seed) for seed in (0, 1)]
+    first = [0.7, 0.7, 0.5, 0.4, 0.4, 0.5, 0.5, 0.6]
+    other = [0.6, 0.4, 0.5, 0.5, 0.5, 0.4, 0.5, 0.4]
+    methods = group([*alone, scored("fedavg", first, seed=0), scored("fedavg", other, seed=1)])
+    entry = line(methods[1], methods[0])
+    assert (entry.gained, entry.lost, entry.same, entry.counted) == (2, 3, 3, 8)
+    assert entry.seed_std == pytest.approx(np.std([np.mean(first), np.mean(other)], ddof=1))
+
+
+def test_where_seeds_draw_the_data_the_clients_of_every_draw_are_counted(scored):
+    draws = [("one", 0), ("two", 1)]
+    alone = [scored("local", np.full(8, 0.5), seed, drawn) for drawn, seed in draws]
+    values = {"one": np.full(8, 0.6), "two": [0.4, 0.4, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6]}
+    methods = group([*alone, *(scored("fedavg", values[drawn], seed, drawn) for drawn, seed in draws)])
+    entry = line(methods[1], methods[0])
+    assert (entry.gained, entry.lost, entry.same, entry.counted) == (13, 2, 1, 16)
+    assert np.allclose(client_gains(methods[1], methods[0]), 0.1), "client by client, the first draw is shown"

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from fedkin import Federation, data
+from fedkin import ClientGraph, Comparison, Federation, compare, data, train
 from fedkin.algorithm import Algorithm, Setting
-from fedkin.algorithms import FedAvg, FedProx, Local
-from fedkin.compare import Comparison, compare
+from fedkin.algorithms import FedAvg, FedPnP, FedProx, FedU, Local
+from fedkin.commands.show import comparison_table
 from fedkin.errors import FedkinError
+from fedkin.graphs.build import build
+from fedkin.run import Run
 from fedkin.run.callbacks import Callback
 
 
@@ -61,7 +64,7 @@ def test_means_are_over_seeds(found: Comparison) -> None:
     line = next(line for line in found.means() if line["algorithm"] == "fedprox")
     own = [entry["accuracy"]["mean"] for entry in found.entries() if entry["algorithm"] == "fedprox"]
     assert line["accuracy"]["mean"] == pytest.approx(np.mean(own))
-    assert line["seed_std"] == pytest.approx(np.std(own))
+    assert line["seed_std"] == pytest.approx(np.std(own, ddof=1))
     assert line["seeds"] == [0, 1]
 
 
@@ -155,3 +158,62 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on() -> None:
 def test_nothing_to_compare() -> None:
     with pytest.raises(FedkinError, match="name at least one method"):
         compare(digits, "mlr", [], seeds=[0])
+
+
+def test_an_algorithm_is_listed_once() -> None:
+    with pytest.raises(FedkinError, match="fedprox is listed twice"):
+        compare(digits, "mlr", [FedProx(mu=0.1), FedProx(mu=1.0)], seeds=[0])
+
+
+@pytest.mark.parametrize("federation", [digits, digits(0)], ids=["data drawn anew", "same data"])
+def test_terminal_page_and_json_say_the_same(federation: Any, tmp_path: Path) -> None:
+    found = compare(federation, "mlr", ["fedavg", "fedpnp"], seeds=[0, 1, 2], rounds=3)
+    shown = json.loads(found.save(tmp_path).joinpath("comparison.json").read_text())["means"]
+    terminal = comparison_table(found)
+    cells = {str(column.header): list(column.cells) for column in terminal.columns}
+    page = found.report(tmp_path / "page.html").read_text()
+    rows = re.findall(r'<tr><th scope="row".*?</tr>', page)
+    assert [line["algorithm"] for line in shown] == ["local", "fedavg", "fedpnp"]
+    for k, line in enumerate(shown):
+        values = {key: value for value, key in re.findall(r'<td data-value="([^"]*)" data-key="(\w+)">', rows[k])}
+        assert float(values["deployed"]) == line["accuracy"]["mean"]
+        assert float(values["over_seeds"]) == line["seed_std"]
+        assert cells["± seeds"][k] == f"{100 * line['seed_std']:.1f}"
+        assert cells["pre"][k] == f"{100 * line['pre']['mean']:.1f}"
+        if line["algorithm"] == "local":
+            assert (cells["gained/lost"][k], values["gained"]) == ("–", "")
+            continue
+        counts = f"{line['gained']} / {line['lost']}"
+        assert cells["gained/lost"][k] == counts
+        assert f">{counts}</td>" in rows[k]
+        assert line["gained"] + line["lost"] + line["same"] == (15 if callable(federation) else 5)
+    assert f"of {15 if callable(federation) else 5}" in str(terminal.caption)
+
+
+def test_every_training_builds_one_run_and_every_graph_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, graphs = [], []
+    make_run = Run.__init__
+
+    def counted_run(self: Run, *args: Any, **options: Any) -> None:
+        runs.append(args[3].name)
+        make_run(self, *args, **options)
+
+    def counted_graph(spec: str, *args: Any) -> ClientGraph:
+        graphs.append(spec)
+        return build(spec, *args)
+
+    monkeypatch.setattr(Run, "__init__", counted_run)
+    monkeypatch.setattr("fedkin.run.graph.build", counted_graph)
+    found = compare(digits, "mlr", ["local", "fedavg", "fedpnp", FedU(eta=0.01)], seeds=[0, 1], rounds=1)
+    assert len(found.results) == 8
+    assert len(runs) == 8
+    assert graphs == [FedPnP().default_graph(), FedU().default_graph()] * 2
+
+
+def test_a_comparison_s_run_is_the_run_alone() -> None:
+    together = compare(digits(3), "mlr", ["fedpnp", "fedsem"], seeds=[3], rounds=2)
+    for result in together.results[1:]:
+        single = train(digits(3), "mlr", result.algorithm, seed=3, rounds=2)
+        np.testing.assert_array_equal(result.rows, single.rows)
+        assert (result.facts["bytes"], result.facts["messages"]) == (single.facts["bytes"], single.facts["messages"])
+        assert result.graph == single.graph
