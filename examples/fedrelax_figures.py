@@ -8,7 +8,6 @@ trees longer: figure 2 fits 67,500 trees, figure 4 as many on 15,000 points each
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,10 @@ import matplotlib.pyplot as plt
 
 from fedkin.files import write_atomic
 from fedkin.papers.fedrelax import FIGURES
+from fedkin.reproduction.kept import Kept
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PICTURES, PAGE = ROOT / "results", ROOT / "docs" / "images", ROOT / "docs" / "fedrelax.md"
+PICTURES, PAGE = ROOT / "docs" / "images", ROOT / "docs" / "fedrelax.md"
 AXES = {"d": "dimension d (m = 10 samples)", "sigma": "noise σ", "p_in": "density p_in", "method": ""}
 
 
@@ -79,12 +79,11 @@ def _known(value: float | None) -> str:
 
 def main() -> None:
     """Draw all figures that are kept, and put their tables on the page."""
-    texts = []
+    texts, kept = [], Kept(ROOT / "results")
     for name in FIGURES:
-        for path in RESULTS.glob(f"fedrelax.figure{name}/paper/figure_{name}.0.*.json"):
-            found = json.loads(path.read_text())["figure"]
-            draw(found, PICTURES / f"fedrelax-{name}.png")
-            texts.append(table(found))
+        for record in kept.of(f"fedrelax.figure{name}", "paper"):
+            draw(record["figure"], PICTURES / f"fedrelax-{name}.png")
+            texts.append(table(record["figure"]))
     marked = re.compile(r"(<!-- figures -->\n).*(<!-- end of figures -->)", re.DOTALL)
     page = marked.sub(lambda m: m[1] + "\n" + "\n".join(texts) + "\n" + m[2], PAGE.read_text())
     write_atomic(PAGE, page.encode())

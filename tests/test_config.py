@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fedkin.config import NamedData, Table, origins, parse_assignments, parse_seeds, read, settle
+from fedkin.config import Experiment, NamedData, OwnTable, origins, parse_assignments, parse_seeds, read, settle
 from fedkin.errors import FedkinError
 
 DIGITS = {"data": {"name": "digits", "clients": 4}}
+
+
+def given(settings: Experiment) -> dict[str, dict[str, Any]]:
+    """The parameters that were given, without defaults."""
+    return {name: algorithm.model_dump(exclude_unset=True) for name, algorithm in settings.algorithms.items()}
 
 
 def write(folder: Path, text: str) -> Path:
@@ -38,30 +44,30 @@ def test_a_file_says_everything(tmp_path: Path) -> None:
     settings = settle([read(path)])
     assert isinstance(settings.data, NamedData)
     assert (settings.data.clients, settings.model, settings.graph) == (6, "mlp:16", "knn:3")
-    assert settings.methods == {"fedavg": {"lr": 0.2}, "fedprox": {"lr": 0.2, "mu": 0.5}}
+    assert given(settings) == {"fedavg": {"lr": 0.2}, "fedprox": {"lr": 0.2, "mu": 0.5}}
     assert settings.seeds == (0, 1)
-    assert settings.options(1).rounds == 7
-    assert settings.algorithms()["fedprox"].lr == 0.2
+    assert settings.options[1].rounds == 7
+    assert settings.algorithms["fedprox"].lr == 0.2
 
 
 def test_flags_override_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, 'data = "digits"\n[run]\nrounds = 7\nseed = 3\n[algorithm]\nname = "fedprox"\nmu = 0.5\n')
     flags = {"run": {"rounds": 9}, "data": {"clients": 3}}
     settings = settle([read(path), flags], {"mu": 2.0})
-    assert settings.options(3).rounds == 9
+    assert settings.options[0].rounds == 9
     assert settings.seeds == (3,)
-    assert settings.methods == {"fedprox": {"mu": 2.0}}
+    assert given(settings) == {"fedprox": {"mu": 2.0}}
     assert settings.federation(3).names == ("client-00", "client-01", "client-02")
 
 
 def test_another_method_by_flag_leaves_the_file_s_parameters_behind() -> None:
     file = {**DIGITS, "algorithm": {"name": "fedprox", "mu": 0.5}}
-    assert settle([file, {"algorithm": {"name": "fedavg"}}]).methods == {"fedavg": {}}
+    assert given(settle([file, {"algorithm": {"name": "fedavg"}}])) == {"fedavg": {}}
 
 
 def test_a_method_chosen_by_flag_takes_its_parameters_from_the_file() -> None:
     file = {**DIGITS, "algorithms": {"fedavg": {}, "fedprox": {"mu": 0.5}}}
-    assert settle([file, {"algorithm": {"name": "fedprox"}}]).methods == {"fedprox": {"mu": 0.5}}
+    assert given(settle([file, {"algorithm": {"name": "fedprox"}}])) == {"fedprox": {"mu": 0.5}}
 
 
 def test_other_data_by_flag_keep_what_they_also_have() -> None:
@@ -72,14 +78,14 @@ def test_other_data_by_flag_keep_what_they_also_have() -> None:
 
 def test_assignments_go_to_one_method_or_to_all_that_have_the_parameter() -> None:
     file = {**DIGITS, "algorithms": {"fedavg": {}, "fedprox": {}}}
-    methods = settle([file], {"lr": 0.3, "mu": 1.0, "fedavg.epochs": 2}).methods
+    methods = given(settle([file], {"lr": 0.3, "mu": 1.0, "fedavg.epochs": 2}))
     assert methods == {"fedavg": {"lr": 0.3, "epochs": 2}, "fedprox": {"lr": 0.3, "mu": 1.0}}
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, '[data]\ncsv = "t.csv"\nclient = "c"\ntarget = "y"\n[graph]\nfile = "graph.npz"\n')
     settings = settle([read(path)])
-    assert isinstance(settings.data, Table)
+    assert isinstance(settings.data, OwnTable)
     assert settings.data.path == str(tmp_path / "t.csv")
     assert settings.graph == str(tmp_path / "graph.npz")
 

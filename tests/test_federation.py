@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin import ClientGraph, Federation, FedkinError
-from fedkin.federation import _split_indices
+from fedkin.federation.split import stratified
 
 
 def arrays(n: int = 20, d: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +31,7 @@ def test_splits_are_disjoint_complete_and_stratified(
     n: int, classes: int, test: float, validation: float, seed: int
 ) -> None:
     labels = np.random.default_rng(seed).integers(0, classes, n)
-    parts = _split_indices(n, labels, test, validation, np.random.default_rng(seed))
+    parts = stratified(n, labels, test, validation, np.random.default_rng(seed))
     assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(n))
     assert len(parts["train"]) >= 1
     if len(parts["test"]) == round(test * n):

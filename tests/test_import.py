@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -22,3 +23,23 @@ def test_importing_brings_nothing_heavy(code: str, absent: tuple[str, ...]) -> N
     asked = f"{code}; import sys; print([m for m in {absent!r} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True).stdout
     assert found.strip() == "[]"
+
+
+def test_everything_public_is_what_its_name_says() -> None:
+    import fedkin
+
+    found = {name: getattr(fedkin, name) for name in fedkin.__all__}
+    assert {name for name, value in found.items() if isinstance(value, ModuleType)} == {
+        *("algorithms", "couplings", "data", "diagnostics", "graphs", "models", "theory")
+    }
+    for name in ("train", "resume", "load", "compare", "predict"):
+        assert found[name].__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        getattr(fedkin, "trian")  # noqa: B009
+
+
+def test_compare_stays_the_function_whatever_is_imported() -> None:
+    import fedkin.commands.compare
+    import fedkin.comparison
+
+    assert fedkin.compare is fedkin.comparison.compare

@@ -1,63 +1,39 @@
 """fedkin: graph-structured personalised federated learning.
 
-One model per client; clients that are alike help each other through a graph. Public names are imported on first use, so
-that `import fedkin` costs nothing until training starts.
+One model per client; clients that are alike help each other through a graph. What is public is listed once, with its
+types, in `__init__.pyi`; it is imported on first use (scientific Python's SPEC 1), so that `import fedkin` costs nothing
+until training starts.
 """
 
 from __future__ import annotations
 
+import ast
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib.resources import files
+from typing import Any
 
 __version__ = "0.1.0"
 
-_PUBLIC = {
-    "Federation": "fedkin.federation",
-    "ClientGraph": "fedkin.graphs",
-    "FedkinError": "fedkin.errors",
-    "Result": "fedkin.result",
-    "train": "fedkin.run",
-    "resume": "fedkin.run",
-    "load": "fedkin.result",
-    "algorithms": "fedkin.algorithms",
-    "couplings": "fedkin.couplings",
-    "data": "fedkin.data",
-    "graphs": "fedkin.graphs",
-    "models": "fedkin.models",
-    "theory": "fedkin.diagnostics.theory",
-}
-__all__ = [
-    "ClientGraph",
-    "Federation",
-    "FedkinError",
-    "Result",
-    "__version__",
-    "algorithms",
-    "couplings",
-    "data",
-    "graphs",
-    "load",
-    "models",
-    "resume",
-    "theory",
-    "train",
-]
 
-if TYPE_CHECKING:
-    from fedkin import algorithms, couplings, data, graphs, models
-    from fedkin.diagnostics import theory
-    from fedkin.errors import FedkinError
-    from fedkin.federation import Federation
-    from fedkin.graphs import ClientGraph
-    from fedkin.result import Result, load
-    from fedkin.run import resume, train
+def _listed() -> dict[str, str]:
+    """Public name → the module it is imported from."""
+    stub = ast.parse((files(__name__) / "__init__.pyi").read_text(encoding="utf-8"))
+    imports = (line for line in stub.body if isinstance(line, ast.ImportFrom))
+    return {alias.name: str(line.module) for line in imports for alias in line.names}
+
+
+_PUBLIC = _listed()
+__all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'fedkin' has no attribute {name!r}")
-    module = import_module(_PUBLIC[name])
-    return module if module.__name__.rpartition(".")[2] == name else getattr(module, name)
+    home = _PUBLIC[name]
+    if home == "fedkin":
+        return import_module(f"fedkin.{name}")
+    module = import_module(home)
+    return getattr(module, name) if hasattr(module, name) else import_module(f"{home}.{name}")
 
 
 def __dir__() -> list[str]:

@@ -26,6 +26,10 @@ from fedkin.models import ModelLike, ModelSpec
 from fedkin.streams import Streams, client_keys
 from fedkin.task import Task
 
+Deploys = Literal["received", "trained", "validated"]
+"""What a client would put to use: the model it received, the model after local training, or whichever has the smaller
+loss on its validation samples (after local training where it has none). Never chosen on test samples."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -54,6 +58,12 @@ class Setting:
     def keys(self) -> np.ndarray:
         """One 64-bit word per client, a hash of its name, (K,): what its random streams are drawn from."""
         return client_keys(self.names)
+
+    def needs_graph(self, name: str) -> ClientGraph:
+        """The run's graph, which the method `name` cannot do without."""
+        if self.graph is None:
+            raise FedkinError(f"{name} needs a client graph; give graph='statistics', 'equal', … or one of your own")
+        return self.graph
 
     def shared_columns(self, private: tuple[str, ...]) -> Tensor:
         """The columns that travel when the tensors `private` stay with the client, as a boolean (B,) mask."""
@@ -128,9 +138,7 @@ class Algorithm(Sgd):
     name: ClassVar[str] = ""
     """As on the command line; also the name of the file."""
     title: ClassVar[str] = ""
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "received"
-    """What a client would put to use: the model it received, the model after local training, or whichever has the
-    smaller loss on its validation samples (after local training where it has none). Never chosen on test samples."""
+    deploys: ClassVar[Deploys] = "received"
     graph_spec: ClassVar[str | None] = None
     """The graph built when the user gives none (see fedkin.graphs.build); None: the method uses no graph."""
 
@@ -197,12 +205,17 @@ class Algorithm(Sgd):
         """Coupling: the new state from the trained rows of those who answered (`replies.ids`)."""
         raise NotImplementedError(f"{type(self).__name__} must define couple()")
 
+    def follow_up(self, state: State, replies: Replies, clients: Clients, setting: Setting) -> State:
+        """What is left to do with the clients once their rows are coupled: split learning, letters to neighbours."""
+        return state
+
     def round(self, state: State, clients: Clients, cohort: np.ndarray, setting: Setting) -> State:
-        """One round: the cohort trains, the server couples."""
+        """One round: the cohort trains (`local`), the server couples (`couple`), and what follows (`follow_up`)."""
         replies = self.train(state, clients, cohort, setting)
         state = self.logged(state, replies)
         if len(replies):
             state = self.couple(state, replies, setting)
+            state = self.follow_up(state, replies, clients, setting)
         return replace(state, round=state.round + 1)
 
     def logged(self, state: State, replies: Replies) -> State:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -81,10 +81,25 @@ class Clients(Protocol):
         """Tell the clients, once, who their neighbours are: `exchange` carries letters along these edges alone."""
 
     def exchange(
-        self, letter: str, task: str, ids: np.ndarray, shared: Mapping[str, Any] | None = None, bill: bool = True
+        self,
+        letter: str,
+        task: str,
+        ids: np.ndarray,
+        shared: Mapping[str, Any] | None = None,
+        bill: bool = True,
+        padded: bool = False,
     ) -> Replies:
         """Neighbour to neighbour, past the server: clients `ids` send their private state `letter` to those of their
         neighbours that are in `ids` too, then each does the task with the letters it got (`request.mail`).
+
+        `padded`: NaN in a letter stands for no value. Otherwise a letter must be finite.
+        """
+
+    def remember(self, recipe: Callable[[], Any]) -> None:
+        """How clients come by what they hold besides private state (estimators, say), in questions of the method's.
+
+        A host whose process is a new one answers that it forgot (a task raises `errors.Forgot`). The recipe is then
+        replayed, without a bill, and the question put again.
         """
 
     def snapshot(self) -> dict[str, Tensor]:

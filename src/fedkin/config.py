@@ -59,7 +59,7 @@ class NamedData(BaseModel):
         return data.load(**{**given, "seed": seed if self.seed is None else self.seed})
 
 
-class Table(BaseModel):
+class OwnTable(BaseModel):
     """A CSV or Parquet file of the user's own."""
 
     model_config = ConfigDict(extra="forbid")
@@ -86,31 +86,24 @@ class Table(BaseModel):
 
 
 @dataclass(frozen=True)
-class Settings:
+class Experiment:
     """What to train on what, how, and with which seeds."""
 
-    data: NamedData | Table
+    data: NamedData | OwnTable
     model: str
-    methods: Mapping[str, Mapping[str, Any]]
-    """The chosen methods in order: name → parameters given (without defaults)."""
+    algorithms: Mapping[str, Algorithm]
+    """The chosen algorithms in order, by name."""
     graph: str | None
-    run: Mapping[str, Any]
-    """Fields of `fedkin.run.Options`, without the seed."""
-    seeds: tuple[int, ...]
+    options: tuple[Options, ...]
+    """How a run goes, one for every seed."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(options.seed for options in self.options)
 
     def federation(self, seed: int) -> Federation:
         """The data; the seed also draws the partition and the split, unless [data] has a seed of its own."""
         return self.data.load(seed)
-
-    def algorithms(self) -> dict[str, Algorithm]:
-        from fedkin import algorithms
-
-        return {name: algorithms.make(name, dict(given)) for name, given in self.methods.items()}
-
-    def options(self, seed: int) -> Options:
-        from fedkin.run.options import make_options
-
-        return make_options(**self.run, seed=seed)
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
@@ -188,8 +181,10 @@ def parse_seeds(text: str | int | Sequence[int], first: int = 0) -> tuple[int, .
 
 def settle(
     layers: Sequence[Layer], assignments: Mapping[str, Any] | None = None, default: Sequence[str] = ("fedavg",)
-) -> Settings:
-    """Put layers (file, then flags) on top of each other and check the whole. `default`: methods when none is named."""
+) -> Experiment:
+    """Put layers (file, then flags) on top of each other and make the whole. `default`: algorithms when none is named."""
+    from fedkin.run.options import make_options
+
     data = _data(layers)
     run = _merged(layers, "run")
     seed = run.pop("seed", 0)
@@ -197,11 +192,9 @@ def settle(
         raise FedkinError(f"seed is {seed!r}; it must be a whole number, 0 or more")
     seeds = parse_seeds(run.pop("seeds"), seed) if "seeds" in run else (seed,)
     model, graph = _name_of(layers, "model"), _name_of(layers, "graph")
-    methods = _methods(layers, assignments or {}, default)
-    settings = Settings(data, model or "mlp", methods, graph, run, seeds)
-    settings.algorithms()
-    settings.options(seeds[0])
-    return settings
+    algorithms = _algorithms(layers, assignments or {}, default)
+    options = tuple(make_options(**run, seed=seed) for seed in seeds)
+    return Experiment(data, model or "mlp", algorithms, graph, options)
 
 
 def _merged(layers: Sequence[Layer], section: str) -> dict[str, Any]:
@@ -219,23 +212,23 @@ def _name_of(layers: Sequence[Layer], section: str) -> str | None:
     return name
 
 
-def _data(layers: Sequence[Layer]) -> NamedData | Table:
+def _data(layers: Sequence[Layer]) -> NamedData | OwnTable:
     """A layer that names other data keeps of the layers below what the new data also has."""
     found: dict[str, Any] = {}
     for layer in layers:
         new = layer.get("data", {})
         if "name" in new and new["name"] != found.get("name"):
-            common = (Table if new["name"] == "csv" else NamedData).model_fields
+            common = (OwnTable if new["name"] == "csv" else NamedData).model_fields
             found = {key: value for key, value in found.items() if key in common}
         found |= new
     if "name" not in found:
         raise FedkinError("no data; name a set with --data (see fedkin data list) or a table of your own with --csv")
-    kind = Table if found["name"] == "csv" else NamedData
-    if kind is Table:
+    kind = OwnTable if found["name"] == "csv" else NamedData
+    if kind is OwnTable:
         for key in ("client", "target"):
             if key not in found:
                 raise FedkinError(f"which column holds the {key}? name it with --{key} COLUMN")
-        known = [*Table.model_fields]
+        known = [*OwnTable.model_fields]
     else:
         from fedkin.data import info
 
@@ -251,40 +244,66 @@ def _data(layers: Sequence[Layer]) -> NamedData | Table:
         raise FedkinError(first_fault("data", problem)) from problem
 
 
-def _methods(layers: Sequence[Layer], assignments: Mapping[str, Any], default: Sequence[str]) -> dict[str, Any]:
-    """The chosen methods and their parameters: [training], then the method's own, then --set."""
+def _algorithms(
+    layers: Sequence[Layer], assignments: Mapping[str, Any], default: Sequence[str]
+) -> dict[str, Algorithm]:
+    """The chosen algorithms: parameters from [training], then from their own sections, then from --set."""
     from fedkin import algorithms
+
+    chosen, own = _chosen(layers, default)
+    training = _training(layers)
+    given = {name: {**training, **own.get(name, {})} for name in chosen}
+    fields = {name: list(algorithms.get(name).model_fields) for name in chosen}
+    for key, value in assignments.items():
+        parameter = key.rpartition(".")[2]
+        for name in _meant(key, fields):
+            given[name][parameter] = value
+    return {name: algorithms.make(name, parameters) for name, parameters in given.items()}
+
+
+def _chosen(layers: Sequence[Layer], default: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """The algorithms that the last layer to name any names, and what all layers say of each: name → parameters."""
+    chosen: list[str] = list(default)
+    own: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        sections = _sections(layer)
+        chosen = list(sections) or chosen
+        for name, parameters in sections.items():
+            own[name] = {**own.get(name, {}), **parameters}
+    return chosen, own
+
+
+def _sections(layer: Layer) -> dict[str, dict[str, Any]]:
+    """[algorithm] and every [algorithms.NAME] of a layer: name → parameters."""
+    several = {name: dict(_a_section(name, own)) for name, own in layer.get("algorithms", {}).items()}
+    if not layer.get("algorithm"):
+        return several
+    single = dict(layer["algorithm"])
+    if "name" not in single:
+        raise FedkinError("[algorithm] has no name; add one, for example name = 'fedavg'")
+    return {str(single.pop("name")): single} | several
+
+
+def _training(layers: Sequence[Layer]) -> dict[str, Any]:
     from fedkin.local.sgd import Sgd
 
-    chosen: list[str] = list(default)
-    given: dict[str, dict[str, Any]] = {}
-    for layer in layers:
-        sections = {name: dict(_a_section(name, own)) for name, own in layer.get("algorithms", {}).items()}
-        if layer.get("algorithm"):
-            own = dict(layer["algorithm"])
-            if "name" not in own:
-                raise FedkinError("[algorithm] has no name; add one, for example name = 'fedavg'")
-            sections = {str(own.pop("name")): own} | sections
-        chosen = list(sections) or chosen
-        for name, own in sections.items():
-            given[name] = {**given.get(name, {}), **own}
     training = _merged(layers, "training")
     for key in training:
         if key not in Sgd.model_fields:
             raise unknown("key in [training]", key, list(Sgd.model_fields))
-    methods = {name: {**training, **given.get(name, {})} for name in chosen}
-    fields = {name: list(algorithms.get(name).model_fields) for name in chosen}
-    for key, value in assignments.items():
-        only, dot, parameter = key.rpartition(".")
-        if dot and only not in fields:
-            raise unknown("method in --set", only, chosen)
-        having = [only] if dot else [name for name in chosen if parameter in fields[name]]
-        if not having:
-            everything = sorted({field for names in fields.values() for field in names})
-            raise unknown(f"parameter of {', '.join(chosen)}", parameter, everything)
-        for name in having:
-            methods[name][parameter] = value
-    return methods
+    return training
+
+
+def _meant(key: str, fields: Mapping[str, Sequence[str]]) -> list[str]:
+    """Whom `--set key=…` is for: "fedprox.mu" for one, "lr" for all (of `fields`: name → parameters) that have it."""
+    only, dot, parameter = key.rpartition(".")
+    if dot and only not in fields:
+        raise unknown("method in --set", only, list(fields))
+    having = [only] if dot else [name for name, own in fields.items() if parameter in own]
+    if not having:
+        everything = sorted({field for own in fields.values() for field in own})
+        raise unknown(f"parameter of {', '.join(fields)}", parameter, everything)
+    return having
 
 
 def _a_section(name: str, value: Any) -> Mapping[str, Any]:

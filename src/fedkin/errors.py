@@ -14,6 +14,10 @@ class FedkinError(ValueError):
     """Bad input, found before any training starts. The command line prints it as one line and exits with 2."""
 
 
+class Forgot(Exception):
+    """The process of a client is a new one, and no longer holds what a task works on: its host answers just that."""
+
+
 def unknown(kind: str, name: object, known: Iterable[object]) -> FedkinError:
     """An error for an unknown name that lists the near matches.
 

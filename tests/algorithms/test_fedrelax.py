@@ -19,6 +19,7 @@ import fedkin
 from fedkin import ClientGraph, Federation, FedkinError, Result, data
 from fedkin.algorithms import FedRelax
 from fedkin.graphs import complete
+from fedkin.run import Callback, Run
 
 
 def clusters(clients: int = 6, dimension: int = 3, noise: float = 0.1, public: int = 20, **options: Any) -> Federation:
@@ -216,6 +217,27 @@ def test_order_of_clients_does_not_matter() -> None:
     shuffled = train(federation.take(order), mixed(federation), alpha=0.1, exact_block=True, cohort=4)
     mine = np.array(shuffled.metrics["post"]["test_mse"])
     assert np.allclose(mine, np.array(straight.metrics["post"]["test_mse"])[order], rtol=1e-9)
+
+
+class LosesItsModels(Callback):
+    """After the first round all clients' processes are new ones, as an engine has them that starts hosts anew."""
+
+    def on_round(self, run: Run, record: Any) -> bool:
+        if record["round"] == 1:
+            run.clients.shard.objects.clear()  # type: ignore[attr-defined]
+        return False
+
+
+@pytest.mark.parametrize("parameters", [{}, {"exact_block": True}, {"common": True, "public": "drawn"}])
+def test_a_host_that_forgot_is_reminded_without_a_bill(parameters: dict[str, Any]) -> None:
+    federation = clusters()
+    whole, reminded = (
+        fedkin.train(federation, mixed(federation), FedRelax(alpha=0.1, **parameters), rounds=3, callbacks=callbacks)
+        for callbacks in ((), (LosesItsModels(),))
+    )
+    assert repr(reminded.metrics) == repr(whole.metrics)
+    assert [record["bytes"] for record in reminded.history] == [record["bytes"] for record in whole.history]
+    assert reminded.facts["messages"] == whole.facts["messages"]
 
 
 @pytest.mark.parametrize("parameters", [{}, {"exact_block": True}, {"common": True, "public": "drawn"}])

@@ -17,7 +17,7 @@ from fedkin.engines.in_process import InProcess
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph
-from fedkin.graphs.learned import Encoder, normalise
+from fedkin.graphs.learned import GraphEncoder, normalise
 from fedkin.local.features import misalignment, part_targets, taps, train_guided
 from fedkin.local.losses import per_sample
 from fedkin.local.sgd import Sgd
@@ -58,7 +58,7 @@ def test_split_learning_has_the_gradient_of_joint_autograd(model: str, granulari
     clients, replies, parts = split_task(federation, model, granularity)
     held = replies.arrays.get("held", torch.ones(parts.shape[:2], dtype=torch.bool))
     graph = normalise(torch.ones((4, 4), dtype=torch.float64) + torch.eye(4))
-    encoder = Encoder(6)
+    encoder = GraphEncoder(6)
     theta = (encoder.initial() + 0.1).requires_grad_()
 
     guides = encoder.encode(theta, graph, parts, held)

@@ -1,4 +1,4 @@
-"""FedU: limits, closed forms, the order of clients, warnings and bad input (checks of the specification, §13)."""
+"""FedU: limits, closed forms, the order of clients, warnings and bad input."""
 
 from __future__ import annotations
 

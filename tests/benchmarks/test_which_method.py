@@ -42,7 +42,7 @@ def test_a_small_measurement_becomes_a_page(generator: ModuleType) -> None:
 
 
 def test_the_committed_page_belongs_to_the_committed_numbers(generator: ModuleType) -> None:
-    numbers, page = ROOT / "docs" / "which-method.json", ROOT / "docs" / "which-method.md"
+    numbers, page = ROOT / "benchmarks" / "which_method.json", ROOT / "docs" / "which-method.md"
     assert numbers.exists() == page.exists()
     if numbers.exists():
         assert generator.page(json.loads(numbers.read_text())) == page.read_text()

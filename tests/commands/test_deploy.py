@@ -32,13 +32,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_file_is_there_and_readable(folder: Path) -> None:
-    from fedkin.deployment.server import Plan
+    from fedkin.deployment.server import FederationFile
     from fedkin.engines.flower.site import Site
 
     app_config = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    plan = Plan.read(Path(app_config["config"]["settings"]))
+    plan = FederationFile.read(Path(app_config["config"]["settings"]))
     assert (plan.algorithm.name, plan.federation.sites, plan.options.engine) == ("fedpnp", 2, "flower")
-    assert Plan.read(Path(app_config["config"]["settings"]), rounds=3, algorithm="local").options.rounds == 3
+    assert FederationFile.read(Path(app_config["config"]["settings"]), rounds=3, algorithm="local").options.rounds == 3
     for name in ("north", "south"):
         site = Site.read(folder / "sites" / name / "site.toml")
         assert [client.name for client in site.settings.clients] == [name]

@@ -1,29 +1,13 @@
-"""A small uneven federation, and how each registered method is run in the contract tests."""
+"""The federation of the contract tests."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from fedkin.federation import Federation
-
-CLASSES = 3
-
-
-def make_federation(sizes: tuple[int, ...] = (24, 9, 17, 1, 30, 12), seed: int = 0, features: int = 5) -> Federation:
-    """Clients of two kinds with very different numbers of samples; one client has a single sample."""
-    rng = np.random.default_rng(seed)
-    clients = {}
-    for k, n in enumerate(sizes):
-        y = np.concatenate([np.arange(CLASSES), rng.integers(0, CLASSES, n)])[:n]
-        centres = np.eye(CLASSES, features) * 2 if k % 2 else np.roll(np.eye(CLASSES, features), 1, axis=0) * 2
-        x = centres[y] + rng.normal(size=(n, features))
-        clients[f"site-{chr(97 + k)}"] = (x, y)
-    return Federation.from_arrays(
-        clients, classes=list(range(CLASSES)), test_fraction=0.3, truth={"cluster": np.arange(len(sizes)) % 2}
-    )
+from fedkin.testing import uneven_federation
 
 
 @pytest.fixture
 def federation() -> Federation:
-    return make_federation()
+    return uneven_federation()

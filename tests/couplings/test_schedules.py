@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedkin.couplings.schedules import checked, constant, decreasing, increasing_rank
+from fedkin.couplings.schedules import checked_schedule, constant, decreasing, increasing_rank
 from fedkin.errors import FedkinError
 
 
@@ -28,5 +28,5 @@ def test_bad_schedules_are_refused() -> None:
     with pytest.raises(FedkinError, match="at least 1"):
         increasing_rank(0)
     with pytest.raises(FedkinError, match="round 3"):
-        checked(lambda t: 1.0 if t < 3 else -1.0)(3)
-    assert checked(lambda t: 0.5)(3) == 0.5
+        checked_schedule(lambda t: 1.0 if t < 3 else -1.0)(3)
+    assert checked_schedule(lambda t: 0.5)(3) == 0.5

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import fedkin
-from fedkin.data.tabular import Column, from_csv, from_table
+from fedkin.data.tabular import InputColumn, from_csv, from_table
 from fedkin.errors import FedkinError
 
 
@@ -88,11 +88,11 @@ def test_missing_values_are_counted_and_imputed() -> None:
 
 
 def test_the_median_fills_in() -> None:
-    column = Column.fit(pd.Series([1.0, 2.0, 9.0, np.nan], name="a"), standardise=False)
+    column = InputColumn.fit(pd.Series([1.0, 2.0, 9.0, np.nan], name="a"), standardise=False)
     assert column.encode(pd.Series([np.nan, 5.0]))[:, 0].tolist() == [2.0, 5.0]
-    constant = Column.fit(pd.Series([3, 3, 3], name="b"))
+    constant = InputColumn.fit(pd.Series([3, 3, 3], name="b"))
     assert constant.encode(pd.Series([3, 4]))[:, 0].tolist() == [0.0, 1.0]
-    assert Column.fit(pd.Series(["x", "y"], name="c")).inputs == ("c=x", "c=y")
+    assert InputColumn.fit(pd.Series(["x", "y"], name="c")).inputs == ("c=x", "c=y")
 
 
 def test_regression_targets() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,6 @@ from fedkin.engines.flower.site import answer_at
 from fedkin.engines.flower.wire import Message
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
-
-
-def load_contract(name: str) -> Any:
-    path = Path(__file__).parents[1] / "contract" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"contract_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def write_sites(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import http.client
-import importlib.util
 import re
 import shutil
 import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,20 +18,10 @@ from safetensors.torch import load_file
 import fedkin
 from fedkin.federation import Federation
 
+from . import processes
+
 pytest.importorskip("flwr", reason="pip install 'fedkin[flower]'")
 GUIDE = Path(__file__).parents[2] / "docs" / "deployment.md"
-
-
-def _load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-processes = _load("processes")
 
 
 class Guided(processes.Loopback):  # type: ignore[misc, name-defined]

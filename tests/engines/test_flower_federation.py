@@ -5,7 +5,6 @@ SuperLink, SuperNodes and nginx are processes on loopback, ended by their ids.
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
 import shutil
 import signal
@@ -25,22 +24,15 @@ import fedkin
 from fedkin import algorithms
 from fedkin.result import Result
 
+from ..contract import test_every_method as contract
+from . import processes, sites
+from .liar import sitecustomize
+
 pytest.importorskip("flwr", reason="pip install 'fedkin[flower]'")
 pytestmark = [pytest.mark.slow, pytest.mark.engines]
 HERE = Path(__file__).parent
 
 
-def _load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-processes, sites = _load("processes"), _load("sites")
-contract = sites.load_contract("test_every_method")
 SITES = {"north": (0, 2, 3), "south": (1, 4, 5)}
 ORDER = [k for own in SITES.values() for k in own]
 CLUSTERS = {f"site-{letter}": k % 2 for k, letter in enumerate("abcdef")}
@@ -222,8 +214,7 @@ LIES = {
 def test_a_site_that_lies_is_set_aside_and_its_bomb_does_not_go_off(fresh: Clinics, tmp_path: Path) -> None:
     """South runs a program of its own (liar/): NaN, a wrong shape, 64 MiB, and pickles that would make a folder."""
     proof, bomb = tmp_path / "proof", tmp_path / "bomb"
-    liar = _load("liar/sitecustomize")
-    pickle.loads(liar.bomb(str(proof)))  # noqa: S301 — the bomb is a real one
+    pickle.loads(sitecustomize.bomb(str(proof)))  # noqa: S301 — the bomb is a real one
     assert proof.exists()
     fresh.start_server()
     for site in SITES:

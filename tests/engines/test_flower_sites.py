@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,25 +16,16 @@ from safetensors.torch import load_file
 
 import fedkin
 from fedkin import algorithms
-from fedkin.deployment.server import Plan, train
+from fedkin.deployment.server import FederationFile, train_sites
 from fedkin.engines.flower.site import Site
 from fedkin.engines.flower.wire import Message
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.task import Forecast, Task
 
+from ..contract import test_every_method as contract
+from . import sites
 
-def _load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-sites = _load("sites")
-contract = sites.load_contract("test_every_method")
 GROUPS = ((0, 3), (1,), (2, 4, 5))
 QUICK = {"fedavg": "bn-mlp:6", "fedbn": "bn-mlp:6", "fedpnp": "mlp:6", "dfedu": "bn-mlp:6", "fedrelax": "mlp:6"}
 
@@ -48,7 +38,7 @@ def plan(
     rounds: int = 3,
     federation: Mapping[str, Any] | None = None,
     **run: Any,
-) -> Plan:
+) -> FederationFile:
     method = contract.make(name)
     sections = {
         "federation": {"sites": len(GROUPS), "wait": 2, **(federation or {"classes": [0, 1, 2]})},
@@ -58,7 +48,7 @@ def plan(
     }
     path = folder / "federation.toml"
     path.write_text(tomli_w.dumps(sections))
-    return Plan.read(path)
+    return FederationFile.read(path)
 
 
 @pytest.fixture
@@ -94,9 +84,9 @@ def agree(name: str, model: str, dtype: str, federation: Federation, tmp_path: P
     order = [k for group in GROUPS for k in group]
     if name in contract.TOGETHER or name == "oracle":
         with pytest.raises(FedkinError, match=contract.TOGETHER.get(name, "cluster")):
-            train(line, planned, tmp_path / "result")
+            train_sites(line, planned, tmp_path / "result")
         return
-    there = train(line, planned, tmp_path / "result")
+    there = train_sites(line, planned, tmp_path / "result")
     mine = here(name, federation.take(order), model=model, cohort=4, dtype=dtype)
     assert there.names == mine.names
     assert np.allclose(there.rows, mine.rows, rtol=0, atol=tolerance)
@@ -116,7 +106,7 @@ def test_a_killed_server_goes_on_with_the_same_rows(name: str, federation: Feder
     """Killed in round 3, after the sites had trained; the sites go back to where they were after round 2."""
     paths, options = sites.write_sites(federation, tmp_path, GROUPS), {"rounds": 4, "checkpoint_every": 2}
     planned = plan(tmp_path, name, "bn-mlp:6", **options)
-    whole = train(sites.LoopLine(paths), planned, tmp_path / "whole")
+    whole = train_sites(sites.LoopLine(paths), planned, tmp_path / "whole")
 
     class Killed(sites.LoopLine):
         def send(self, messages: Any, limits: Any, timeout: float) -> Any:
@@ -126,8 +116,8 @@ def test_a_killed_server_goes_on_with_the_same_rows(name: str, federation: Feder
             return found
 
     with pytest.raises(KeyboardInterrupt):
-        train(Killed(paths), planned, tmp_path / "killed")
-    resumed = train(sites.LoopLine(paths), planned, tmp_path / "killed")
+        train_sites(Killed(paths), planned, tmp_path / "killed")
+    resumed = train_sites(sites.LoopLine(paths), planned, tmp_path / "killed")
     assert np.array_equal(resumed.rows, whole.rows)
     same_metrics(resumed, whole)
 
@@ -146,7 +136,7 @@ def test_a_site_that_goes_away_is_named_and_comes_back_as_another_node(federatio
             return super().send(messages, limits, timeout)
 
     line = Moving(sites.write_sites(federation, tmp_path, GROUPS))
-    result = train(line, plan(tmp_path, "fedavg", "mlp:6", rounds=4, eval_every=4), tmp_path / "result")
+    result = train_sites(line, plan(tmp_path, "fedavg", "mlp:6", rounds=4, eval_every=4), tmp_path / "result")
     failed = [record["log"].get("failed", {}) for record in result.history]
     assert failed[0] == failed[3] == {}
     assert failed[1] == {"site-b": "was killed"}
@@ -180,6 +170,11 @@ BAD = {
     "a strange type": (lambda a: _with(a, rows=torch.zeros((1, 3), dtype=torch.float16)), "which no task uses"),
     "rubbish": (lambda a: ("{", b"rubbish"), "cannot be read"),
     "no message": (lambda a: (None, None), "no message of fedkin"),
+    "a head of another kind": (lambda a: Message({**a.head, "forgot": 7}, a.tensors).encode(), "is no answer"),
+    "forgetting": (
+        lambda a: Message({"answered": [], "forgot": ["site-b"]}).encode(),
+        "forgot what nobody told it",
+    ),
     "another client": (lambda a: Message({**a.head, "answered": ["site-a"]}, a.tensors).encode(), "not asked about"),
 }
 
@@ -188,7 +183,7 @@ BAD = {
 def test_a_bad_answer_is_set_aside_with_its_reason(what: str, federation: Federation, tmp_path: Path) -> None:
     change, reason = BAD[what]
     line = Bad(sites.write_sites(federation, tmp_path, GROUPS), change)
-    result = train(line, plan(tmp_path, "fedavg", "mlp:6", rounds=1), tmp_path / "result")
+    result = train_sites(line, plan(tmp_path, "fedavg", "mlp:6", rounds=1), tmp_path / "result")
     failed = result.history[0]["log"]["failed"]
     assert set(failed) == {"site-b"}
     assert reason in failed["site-b"]
@@ -200,7 +195,7 @@ def test_private_tensors_stay_on_the_sites_disk(federation: Federation, tmp_path
     order = [k for group in GROUPS for k in group]
     mine = here("local", federation.take(order), model="mlp:6")
     line = sites.LoopLine(sites.write_sites(federation, tmp_path, GROUPS, disclose=False))
-    result = train(line, plan(tmp_path, "local", "mlp:6"), tmp_path / "result")
+    result = train_sites(line, plan(tmp_path, "local", "mlp:6"), tmp_path / "result")
     assert np.ptp(result.rows, axis=0).max() == 0  # the initial weights, for all
     same_metrics(result, mine)
     for path in sorted(tmp_path.glob("site-*/models/*.safetensors")):
@@ -212,7 +207,7 @@ def test_private_tensors_stay_on_the_sites_disk(federation: Federation, tmp_path
 def test_models_of_their_own(federation: Federation, tmp_path: Path) -> None:
     kinds = dict(zip(federation.names, ["tree:3", "ridge", "mlp:4", "tree:2", "boosting:5", "ridge"]))
     line = sites.LoopLine(sites.write_sites(federation, tmp_path, GROUPS, models=kinds))
-    result = train(line, plan(tmp_path, "fedrelax", "sites"), tmp_path / "result")
+    result = train_sites(line, plan(tmp_path, "fedrelax", "sites"), tmp_path / "result")
     order = [k for group in GROUPS for k in group]
     mine = fedkin.train(federation.take(order), kinds, contract.make("fedrelax"), rounds=3, seed=1, dtype="float64")
     for when in ("pre", "post"):
@@ -230,8 +225,8 @@ def test_a_site_that_forgets_its_neighbours_is_named(federation: Federation, tmp
             return super().send(messages, limits, timeout)
 
     line = Forgetful(sites.write_sites(federation, tmp_path, GROUPS))
-    with pytest.raises(FedkinError, match=r"client 'site-b' does not know its neighbours .* state folder"):
-        train(line, plan(tmp_path, "fedrelax", "tree:3", rounds=2), tmp_path / "result")
+    with pytest.raises(FedkinError, match=r"client 'site-b' forgot what it was told .* state folder"):
+        train_sites(line, plan(tmp_path, "fedrelax", "tree:3", rounds=2), tmp_path / "result")
 
 
 def test_forecasts(tmp_path: Path) -> None:
@@ -244,7 +239,7 @@ def test_forecasts(tmp_path: Path) -> None:
     line = sites.LoopLine(sites.write_sites(federation, tmp_path, GROUPS))
     settings = {"mean": mean, "std": std, "told": [5, 15, 30]}
     planned = plan(tmp_path, "fedavg", "linear", federation={"forecast": settings}, rounds=2)
-    there = train(line, planned, tmp_path / "result")
+    there = train_sites(line, planned, tmp_path / "result")
     mine = here("fedavg", federation.take([k for group in GROUPS for k in group]), model="linear", rounds=2)
     assert np.allclose(there.rows, mine.rows, rtol=0, atol=1e-9)
     assert {"test_mae_15", "validation_mae_15"} <= set(there.metrics["pre"])
@@ -265,13 +260,13 @@ def _windows(rng: np.random.Generator, n: int, mean: float, std: float) -> tuple
 def test_a_site_forgets_old_runs_but_none_that_may_go_on(federation: Federation, tmp_path: Path) -> None:
     paths, state = sites.write_sites(federation, tmp_path, GROUPS), tmp_path / "site-0" / "state"
     for number in range(5):
-        train(sites.LoopLine(paths), plan(tmp_path, "scaffold", "mlr", rounds=1), tmp_path / f"result-{number}")
+        train_sites(sites.LoopLine(paths), plan(tmp_path, "scaffold", "mlr", rounds=1), tmp_path / f"result-{number}")
     kept = sorted(state.iterdir())
     assert len(kept) == 5
     for folder in kept[:4]:
         os.utime(folder, (0, 0))
     (state / "of-somebody-else").mkdir()
-    train(sites.LoopLine(paths), plan(tmp_path, "scaffold", "mlr", rounds=1), tmp_path / "another")
+    train_sites(sites.LoopLine(paths), plan(tmp_path, "scaffold", "mlr", rounds=1), tmp_path / "another")
     assert len(list(state.glob("*/session"))) == 3
     assert (state / "of-somebody-else").exists()
     assert kept[4].exists()
@@ -281,20 +276,20 @@ def test_what_does_not_fit_is_named(federation: Federation, tmp_path: Path) -> N
     paths = sites.write_sites(federation, tmp_path, GROUPS)
     np.savez(paths[1].parent / "site-b.npz", x=np.zeros((4, 7)), y=np.zeros(4, dtype=int))
     with pytest.raises(FedkinError, match=r"client 'site-b' has inputs of shape \[7\], but 'site-a' has \[5\]"):
-        train(sites.LoopLine(paths), plan(tmp_path, "fedavg", "mlr"), tmp_path / "result")
+        train_sites(sites.LoopLine(paths), plan(tmp_path, "fedavg", "mlr"), tmp_path / "result")
     (paths[1].parent / "site-b.npz").unlink()
     with pytest.raises(FedkinError, match=r"cannot take part: client 'site-b': .* cannot be read"):
-        train(sites.LoopLine(paths), plan(tmp_path, "fedavg", "mlr"), tmp_path / "result")
+        train_sites(sites.LoopLine(paths), plan(tmp_path, "fedavg", "mlr"), tmp_path / "result")
     line = sites.LoopLine(sites.write_sites(federation, tmp_path, GROUPS))
     line.away = {2}
     with pytest.raises(FedkinError, match="2 of 3 sites were there after 2 s"):
-        train(line, plan(tmp_path, "fedavg", "mlr"), tmp_path / "result")
+        train_sites(line, plan(tmp_path, "fedavg", "mlr"), tmp_path / "result")
 
 
 def test_a_site_imports_only_what_it_trusts(federation: Federation, tmp_path: Path) -> None:
     path = sites.write_sites(federation, tmp_path, GROUPS)[0]
     line = sites.LoopLine(sites.write_sites(federation, tmp_path, GROUPS))
-    train(line, plan(tmp_path, "fedavg", "mlr", rounds=1), tmp_path / "result")
+    train_sites(line, plan(tmp_path, "fedavg", "mlr", rounds=1), tmp_path / "result")
     setup = {"task": {"kind": "classification", "input_shape": [5], "classes": [0, 1, 2], "output_shape": [],
                       "tokens": False}, "model": "os:abort", "dtype": "float64", "seed": 0}  # fmt: skip
     head = {"kind": "answer", "run": "0a", "setup": setup, "task": "train", "clients": ["site-a"], "shared": {}}
@@ -312,7 +307,7 @@ def test_messages_of_a_server_before_come_too_late(federation: Federation, tmp_p
     last: list[Message] = []
     send = line.send
     line.send = lambda messages, *rest: last.append(messages.get(0)) or send(messages, *rest)  # type: ignore[method-assign]
-    train(line, plan(tmp_path, "scaffold", "mlp:6", rounds=2), tmp_path / "result")
+    train_sites(line, plan(tmp_path, "scaffold", "mlp:6", rounds=2), tmp_path / "result")
     (state,) = (tmp_path / "site-0" / "state").glob("*/current.safetensors")
     before, late = state.read_bytes(), next(m for m in last if m.head.get("task", "").endswith("scaffold"))
     late = Message({**late.head, "session": late.head["session"] - 1}, late.tensors)

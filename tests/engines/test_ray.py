@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import signal
 import time
@@ -23,20 +22,11 @@ from fedkin.errors import FedkinError
 from fedkin.models import ModelSpec
 from fedkin.streams import Streams
 
+from ..contract import test_every_method as contract
+
 ray = pytest.importorskip("ray", reason="pip install 'fedkin[ray]'")
 
 
-def _load(name: str) -> Any:
-    path = Path(__file__).parents[1] / "contract" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"contract_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-contract = _load("test_every_method")
 QUICK = {"fedavg": "bn-mlp:6", "fedbn": "bn-mlp:6", "fedpnp": "mlp:6", "dfedu": "bn-mlp:6", "scaffold": "mlp:6"}
 SGD = {"lr": 0.1, "batch_size": 8}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
 import signal
@@ -17,19 +16,11 @@ import pytest
 import fedkin
 from fedkin import algorithms
 
+from . import processes
+
 pytest.importorskip("ray", reason="pip install 'fedkin[ray]'")
 
 
-def _load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-processes = _load("processes")
 RUN = "run --data digits --clients 4 --model mlr --rounds 2 --set lr=0.1 --dtype float64 --out"
 
 

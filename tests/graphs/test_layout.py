@@ -5,7 +5,7 @@ import pytest
 from scipy.spatial import cKDTree
 
 from fedkin.graphs import ClientGraph, builders, similarity
-from fedkin.graphs.layout import communities, positions, strongest
+from fedkin.graphs.layout import communities, positions, strongest_edges
 
 
 @pytest.mark.parametrize("clients", [1, 2, 5, 30, 300])
@@ -53,5 +53,5 @@ def test_layout_repeats():
 
 def test_strongest_edges():
     graph = ClientGraph([[0, 3, 1], [3, 0, 2], [1, 2, 0]])
-    assert np.array_equal(strongest(graph.adjacency, 1).toarray(), [[0, 3, 0], [3, 0, 2], [0, 2, 0]])
-    assert np.array_equal(strongest(graph.adjacency, 2).toarray(), graph.adjacency.toarray())
+    assert np.array_equal(strongest_edges(graph.adjacency, 1).toarray(), [[0, 3, 0], [3, 0, 2], [0, 2, 0]])
+    assert np.array_equal(strongest_edges(graph.adjacency, 2).toarray(), graph.adjacency.toarray())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedkin.errors import FedkinError
 from fedkin.graphs.embedded import EmbeddingGraph, agreement
 from fedkin.graphs.learned import (
-    Encoder,
+    GraphEncoder,
     StructureLearner,
     keep_snapshot,
     masks,
@@ -95,7 +95,7 @@ def test_the_encoder_starts_as_the_graph_and_mixes_a_part_among_its_holders() ->
     generator = torch.Generator().manual_seed(0)
     parts = torch.randn((4, 2, 3), generator=generator, dtype=torch.float64)
     graph = normalise(torch.ones((4, 4), dtype=torch.float64))
-    encoder = Encoder(3)
+    encoder = GraphEncoder(3)
     everyone = torch.ones((4, 2), dtype=torch.bool)
     mixed = encoder.encode(encoder.initial(), graph, parts, everyone)
     assert torch.allclose(mixed, parts.mean(dim=0).expand(4, -1, -1))

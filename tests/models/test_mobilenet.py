@@ -13,7 +13,7 @@ from fedkin.algorithms.fedska import FedSKA
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.local.kernels import choose
-from fedkin.models import Layout, ModelSpec, build
+from fedkin.models import Layout, ModelSpec, build_network
 from fedkin.models.cut import cut
 from fedkin.models.mobilenet import InvertedResidual
 from fedkin.task import Task
@@ -26,11 +26,11 @@ def test_size_as_published() -> None:
     published = 3_504_872
     for classes in (10, 1000):
         task = Task("classification", (3, 32, 32), classes=tuple(range(classes)))
-        assert Layout.of(build("mobilenet-v2", task)).n_parameters == published - 1281 * (1000 - classes)
+        assert Layout.of(build_network("mobilenet-v2", task)).n_parameters == published - 1281 * (1000 - classes)
 
 
 def test_it_is_split_after_1280_features() -> None:
-    net = build("mobilenet-v2", IMAGES).eval()
+    net = build_network("mobilenet-v2", IMAGES).eval()
     x = torch.randn(3, 3, 32, 32)
     features = net.features(x)
     assert features.shape == (3, 1280)
@@ -41,7 +41,7 @@ def test_it_is_split_after_1280_features() -> None:
 
 
 def test_every_parameter_has_a_gradient() -> None:
-    net = build("mobilenet-v2", IMAGES).train()
+    net = build_network("mobilenet-v2", IMAGES).train()
     loss = F.cross_entropy(net(torch.randn(8, 3, 32, 32)), torch.arange(8))
     loss.backward()
     assert loss.isfinite()
@@ -82,4 +82,4 @@ def test_dropout_is_drawn_client_by_client() -> None:
 
 def test_other_inputs_are_refused() -> None:
     with pytest.raises(FedkinError, match=r"'mobilenet-v2' takes images .* but the data has \(561,\)"):
-        build("mobilenet-v2", Task("classification", (561,), classes=(0, 1)))
+        build_network("mobilenet-v2", Task("classification", (561,), classes=(0, 1)))

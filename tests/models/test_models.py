@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedkin.errors import FedkinError
-from fedkin.models import NETWORKS, Layout, ModelSpec, build
+from fedkin.models import NETWORKS, Layout, ModelSpec, build_network
 from fedkin.streams import Streams
 from fedkin.task import Task
 
@@ -36,7 +36,7 @@ COUNTS = {
 @pytest.mark.parametrize("name", sorted(COUNTS))
 def test_networks_have_the_papers_sizes_and_a_named_split(name: str) -> None:
     task = Task("classification", INPUTS.get(name, (1, 28, 28)), classes=tuple(range(10)))
-    net = build(name, task)
+    net = build_network(name, task)
     assert Layout.of(net).n_parameters == COUNTS[name]
     x = torch.randn(3, *task.input_shape)
     net.eval()
@@ -60,7 +60,7 @@ def test_every_network_is_listed_here() -> None:
 )
 def test_wrong_options_are_one_line(spec: str, message: str) -> None:
     with pytest.raises(FedkinError, match=message) as problem:
-        build(spec, Task("classification", (3, 32, 32), classes=(0, 1)))
+        build_network(spec, Task("classification", (3, 32, 32), classes=(0, 1)))
     assert "\n" not in str(problem.value)
 
 

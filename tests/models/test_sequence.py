@@ -9,7 +9,7 @@ import fedkin
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.local.kernels import choose
-from fedkin.models import Layout, ModelSpec, build
+from fedkin.models import Layout, ModelSpec, build_network
 from fedkin.task import Task
 
 SERIES = Task("regression", (12,), output_shape=(12,))
@@ -19,15 +19,15 @@ TEXT = Task("classification", (80,), classes=tuple(range(100)), tokens=True)
 def test_sizes_counted_by_hand() -> None:
     # A GRU layer has 3 gates of (inputs + hidden) weights and two biases; an LSTM layer 4.
     layer1, layer2 = 3 * 64 * (1 + 64) + 6 * 64, 3 * 64 * (64 + 64) + 6 * 64
-    assert Layout.of(build("gru-forecaster", SERIES)).n_parameters == 2 * (layer1 + layer2) + 64 + 1
+    assert Layout.of(build_network("gru-forecaster", SERIES)).n_parameters == 2 * (layer1 + layer2) + 64 + 1
     lstm = 4 * 256 * (8 + 256) + 8 * 256
-    assert Layout.of(build("lstm-text", TEXT)).n_parameters == 100 * 8 + lstm + 256 * 100 + 100
+    assert Layout.of(build_network("lstm-text", TEXT)).n_parameters == 100 * 8 + lstm + 256 * 100 + 100
 
 
 @pytest.mark.parametrize("model", ["gru-forecaster:8,2", "lstm-text:8,2"])
 def test_they_are_split_and_trained_by_the_loop(model: str) -> None:
     task = SERIES if model.startswith("gru") else TEXT
-    net = build(model, task).eval()
+    net = build_network(model, task).eval()
     x = torch.randint(0, 100, (3, 80)) if task.tokens else torch.randn(3, 12)
     assert torch.equal(net(x), net.classifier(net.features(x)))
     assert net(x).reshape(3, -1).shape == (3, task.outputs)
@@ -35,7 +35,7 @@ def test_they_are_split_and_trained_by_the_loop(model: str) -> None:
 
 
 def test_the_decoder_feeds_on_its_own_predictions() -> None:
-    net = build("gru-forecaster:8,2", SERIES).eval()
+    net = build_network("gru-forecaster:8,2", SERIES).eval()
     state = net.features(torch.randn(2, 12))
     decoder = net.classifier
     whole = decoder(state)
@@ -52,14 +52,14 @@ def test_the_decoder_feeds_on_its_own_predictions() -> None:
 
 def test_channels() -> None:
     task = Task("regression", (12, 2), output_shape=(6, 3))
-    assert build("gru-forecaster:4", task)(torch.randn(5, 12, 2)).shape == (5, 6, 3)
+    assert build_network("gru-forecaster:4", task)(torch.randn(5, 12, 2)).shape == (5, 6, 3)
 
 
 def test_wrong_tasks_are_refused() -> None:
     with pytest.raises(FedkinError, match="'gru-forecaster' takes a series"):
-        build("gru-forecaster", TEXT)
+        build_network("gru-forecaster", TEXT)
     with pytest.raises(FedkinError, match="'lstm-text' takes texts"):
-        build("lstm-text", SERIES)
+        build_network("lstm-text", SERIES)
 
 
 def test_a_forecaster_learns_a_sine() -> None:

@@ -47,7 +47,7 @@ def test_the_bound_by_hand() -> None:
 def test_runs_together_are_runs_apart() -> None:
     """Exact updates forget the initial weights, which follow the clients' names and differ."""
     federations = small()
-    union = figures.fitted(figures.together(federations), 0.5, 60, update="exact")
+    union = figures.fitted(figures.union_of(federations), 0.5, 60, update="exact")
     assert union.shape == (24, 4)
     assert np.allclose(union[12:], figures.fitted(federations[1], 0.5, 60, update="exact"), atol=1e-6)
 

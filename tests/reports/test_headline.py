@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedkin.reports.compare import group
-from fedkin.reports.headline import headline
+from fedkin.comparison.contenders import group
+from fedkin.reports.headline import verdict_on
 
 
 def words(*results):
-    return headline(group(list(results)))
+    return verdict_on(group(list(results)))
 
 
 @pytest.mark.parametrize(

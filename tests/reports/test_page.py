@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from fedkin.graphs import similarity
-from fedkin.reports.page import embedded, traffic, write_report
+from fedkin.reports.page import embedded, write_report
+from fedkin.reports.wording import human_bytes
 from fedkin.result.history import History
 
 from .conftest import HOSTILE
@@ -81,7 +82,7 @@ def test_under_three_megabytes_for_100_clients_and_20_methods(runs, tmp_path):
 
 
 def test_bytes_for_people():
-    assert [traffic(n) for n in (0, 999, 12_345, 4.2e9, float("nan"))] == [
+    assert [human_bytes(n) for n in (0, 999, 12_345, 4.2e9, float("nan"))] == [
         "0 B",
         "999 B",
         "12.3 kB",

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import scipy.sparse as sp
 
+from fedkin.comparison.contenders import group
 from fedkin.graphs import ClientGraph, similarity
-from fedkin.reports.compare import group
 from fedkin.reports.payload import MOST_EDGES, block_mean, graph_data, page_data, thin
 from fedkin.reports.spectral import energy, response
 from fedkin.reports.units import Units

@@ -61,7 +61,7 @@ def _read_svhn(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
 def _write_harbox(path: Path, rng: np.random.Generator) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for user in range(1, 5):
-            for activity in harbox.ACTIVITIES:
+            for activity in harbox.ACTIVITY_OF_FILE:
                 lines = rng.normal(size=(800, 9))
                 text = "\n".join(f"{i} " + " ".join(f"{v:.4f}" for v in line) for i, line in enumerate(lines))
                 archive.writestr(f"large_scale_HARBox/{user}/{activity}_train.txt", text)

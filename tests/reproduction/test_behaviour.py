@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedkin import data
 from fedkin.algorithms.fedprox import FedProx
-from fedkin.reproduction import behaviour, code, reproduce, tables
+from fedkin.reproduction import behaviour, reproduce, tables
+from fedkin.reproduction.kept import Kept
 
 SETTINGS: dict[str, Any] = {
     "data": {"name": "har", "clients": 5},
@@ -22,18 +24,27 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def _no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDKIN_CACHE", str(tmp_path / "cache"))
+def _nothing_remembered(small_data: Path) -> Iterator[None]:
+    for memory in (behaviour._tried, behaviour._clients):
+        memory.cache_clear()
+    yield
+    for memory in (behaviour._tried, behaviour._clients):
+        memory.cache_clear()
 
 
 def found(**changes: Any) -> str | None:
-    return behaviour.fingerprint({**SETTINGS, **changes}, {})
+    return behaviour.behaviour_of({**SETTINGS, **changes}, {})
 
 
-def test_a_rewritten_source_that_does_the_same_keeps_its_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+def anew() -> str | None:
+    behaviour._tried.cache_clear()
+    behaviour._clients.cache_clear()
+    return found()
+
+
+def test_the_same_code_has_the_same_fingerprint() -> None:
     before = found()
-    monkeypatch.setattr(code, "version", lambda settings: "rewritten")
-    assert found() == before is not None
+    assert anew() == before is not None
 
 
 @pytest.mark.parametrize(
@@ -59,57 +70,63 @@ def test_a_weak_pull_shows() -> None:
 
 def test_code_that_does_something_else_has_another_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     before = found()
-    monkeypatch.setattr(code, "version", lambda settings: "changed")
     local = FedProx.local
     stronger = {"mu": 0.6}
     monkeypatch.setattr(FedProx, "local", lambda self, *args: local(self.model_copy(update=stronger), *args))
-    assert found() not in (None, before)
+    assert anew() not in (None, before)
 
 
-def test_the_source_of_the_data_counts_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_real_clients_have_another_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     before = found()
-    monkeypatch.setattr(code, "version", lambda settings: "changed")
-    monkeypatch.setattr(code, "data_version", lambda name: "another partition")
-    assert found() not in (None, before)
-
-
-def test_what_was_tried_once_is_remembered_and_a_damaged_memory_is_not_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = found()
-    (memory,) = (tmp_path / "cache" / ".behaviour").iterdir()
-    with monkeypatch.context() as patch:
-        patch.setattr(behaviour, "_run", lambda settings: pytest.fail("tried again"))
-        assert found() == before
-    memory.write_text("{")
-    assert found() == before
+    load = data.load
+    monkeypatch.setattr(data, "load", lambda name, *, seed, **more: load(name, seed=seed + 1, **more))
+    assert anew() not in (None, before)
 
 
 def test_what_cannot_be_tried_has_no_fingerprint() -> None:
     assert found(graph="no-such-builder", algorithm="fedu", parameters={}) is None
     assert found(data={"name": "digits"}) is None  # no made-up clients of this kind
-    assert behaviour.fingerprint(SETTINGS, SETTINGS) is None  # shorter than a fingerprint
+    assert behaviour.behaviour_of(SETTINGS, SETTINGS) is None  # shorter than a fingerprint
 
 
 def test_functions_are_called_in_their_short_form() -> None:
-    short = tables.get("fedrelax.figure1b").settings("alone", "s0", "smoke")
+    short = tables.find_table("fedrelax.figure1b").settings("alone", "s0", "smoke")
     long = {**short, "parameters": {"no_such_parameter": 1}}  # would be refused if it were called
-    assert behaviour.fingerprint(long, short) is not None
+    assert behaviour.behaviour_of(long, short) is not None
 
 
-def test_a_kept_cell_outlives_an_edit_that_changes_no_number(
+def test_verifying_marks_the_cells_of_code_that_does_something_else(
     tmp_path: Path, small_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = tables.parse("own.table", TABLE)
-    monkeypatch.setattr(reproduce, "get", lambda name: made)
-    reproduce.run(reproduce.plan("own.table", "desk", tmp_path), jobs=1)
-    monkeypatch.setattr(code, "version", lambda settings: "edited")
-    again = reproduce.plan("own.table", "desk", tmp_path)
-    assert again.todo == ()
-    assert again.summary()["older_code"] == 0
-    for path in (tmp_path / "own.table" / "desk").glob("a.*.json"):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "behaviour": "something else"}))
-    assert len(reproduce.plan("own.table", "desk", tmp_path).todo) == 1
+    monkeypatch.setattr(reproduce, "find_table", lambda name: made)
+    kept = Kept(tmp_path)
+    reproduce.carry_out(reproduce.plan("own.table", "desk", kept), jobs=1)
+    assert reproduce.verify("own.table", kept) == {"same": 1}
+    local = FedProx.local
+    with monkeypatch.context() as patch:
+        patch.setattr(FedProx, "local", lambda self, *args: local(self.model_copy(update={"mu": 0.6}), *args))
+        behaviour._tried.cache_clear()
+        assert reproduce.verify("own.table", kept) == {"outdated": 1}
+    again = reproduce.plan("own.table", "desk", Kept(tmp_path))
+    assert len(again.todo) == again.summary()["older_code"] == 1
+    assert reproduce.plan("own.table", "desk", Kept(tmp_path), any_code=True).todo == ()
+    behaviour._tried.cache_clear()
+    assert reproduce.verify("own.table", kept) == {"same": 1}  # the mark goes when the code is back
+    assert reproduce.plan("own.table", "desk", Kept(tmp_path)).todo == ()
+
+
+def test_without_the_data_nothing_is_told_and_no_mark_changes(
+    tmp_path: Path, small_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tables.parse("own.table", TABLE)
+    monkeypatch.setattr(reproduce, "find_table", lambda name: made)
+    kept = Kept(tmp_path)
+    reproduce.carry_out(reproduce.plan("own.table", "desk", kept), jobs=1)
+    before = (tmp_path / "own.table.jsonl").read_bytes()
+    monkeypatch.setattr(behaviour, "behaviour_of", lambda settings, short: None)
+    assert reproduce.verify("own.table", kept) == {"unknown": 1}
+    assert (tmp_path / "own.table.jsonl").read_bytes() == before
 
 
 TABLE = """
@@ -122,9 +139,10 @@ rounds = 2
 title = "A"
 data = { name = "har", clients = 4 }
 model = "mlr"
-[rows.fedavg]
-title = "FedAvg"
-algorithm = "fedavg"
+[rows.fedprox]
+title = "FedProx"
+algorithm = "fedprox"
+parameters = { mu = 0.5 }
 [scales.smoke]
 run = { rounds = 1 }
 [scales.desk]

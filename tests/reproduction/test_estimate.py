@@ -1,45 +1,56 @@
-"""The estimate of the time: positive where a model can be probed, proportional to the work."""
+"""The estimate of the time: what kept cells of the same kind took by the round."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedkin.reproduction import estimate
-from fedkin.reproduction.cells import cells_of
-from fedkin.reproduction.tables import get, names
+from fedkin.reproduction.cells import Cell, cells_of
+from fedkin.reproduction.kept import Kept
+from fedkin.reproduction.tables import find_table, table_names
 
 
-def test_work_grows_with_rounds_and_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "probe", lambda model, data, batch_size: 0.001)
-    table = get("fedpnp.table1")
-    cell = next(c for c in cells_of(table, "paper", Path(), 1) if (c.row, c.column) == ("fedavg", "mnist02"))
-    seconds = estimate.work(cell, table)
-    assert seconds == pytest.approx(0.001 * 9000 * 5 * (400 + 10))
-    fewer = replace(cell, settings={**cell.settings, "run": {"rounds": 40, "eval_every": 40}})
-    assert estimate.work(fewer, table) == pytest.approx(0.001 * 9000 * 5 * 41)
-    half = replace(cell, settings={**cell.settings, "data": {**cell.settings["data"], "clients": 10}})
-    assert estimate.work(half, table) == pytest.approx(seconds / 2)
+def record(cell: Cell, seconds: float) -> dict[str, Any]:
+    facts = {"key": cell.key, "scale": cell.scale, "seed": cell.seed, "settings": cell.settings}
+    return {**facts, "seconds": seconds, "pre": {}, "post": {}}
 
 
-def test_the_listing_says_what_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, small_data: Path) -> None:
-    monkeypatch.setattr(estimate, "probe", lambda model, data, batch_size: 0.001)
-    (tmp_path / "fedu.table1" / "desk").mkdir(parents=True)
-    (tmp_path / "fedu.table1" / "desk" / "a.fedu.0.key.json").write_text("{}")
-    found = {entry["name"]: entry for entry in estimate.listing(tmp_path)}
-    assert list(found) == names()
-    assert found["fedu.table1"]["kept"] == ["desk"]
-    assert found["fedu.table1"]["seconds"]["paper"] > found["fedu.table1"]["seconds"]["desk"] > 0
+def cell(row: str, column: str, scale: str = "desk") -> Cell:
+    found = cells_of(find_table("fedu.table1"), scale, seeds=1)
+    return next(c for c in found if (c.row, c.column) == (row, column))
+
+
+def test_nothing_kept_means_nothing_known(tmp_path: Path, small_data: Path) -> None:
+    found = {entry["name"]: entry for entry in estimate.listing(Kept(tmp_path))}
+    assert list(found) == table_names()
+    assert all(seconds is None for entry in found.values() for seconds in entry["seconds"].values())
     assert found["fedska.table1"]["needs"] == "mnist, cifar10, shakespeare"
     assert found["fedrelax.figure1a"]["needs"] == "nothing"
-    assert all(seconds > 0 for entry in found.values() for seconds in entry["seconds"].values())
 
 
-def test_fewer_windows_are_less_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "probe", lambda model, data, batch_size: 0.001)
-    table = get("fedska.table2")
-    cell = next(c for c in cells_of(table, "desk", Path(), 1) if c.row == "fedavg")
-    assert cell.settings["data"] == {"name": "metr-la", "clients": 20, "stride": 4}
-    assert estimate.work(cell, table) == pytest.approx(0.001 * 290000 * 20 / 207 / 4 * (60 + 10))
+def test_the_time_grows_with_the_rounds(tmp_path: Path, small_data: Path) -> None:
+    kept, table = Kept(tmp_path), find_table("fedu.table1")
+    desk = cells_of(table, "desk", seeds=1)
+    kept.put("fedu.table1", [record(c, 0.5 * c.rounds) for c in desk])
+    found = {entry["name"]: entry for entry in estimate.listing(kept)}["fedu.table1"]
+    assert found["kept"] == ["desk"]
+    different = {c.key: c.rounds for c in desk}
+    seeds = table.reduction("desk").seeds or table.seeds
+    assert found["seconds"]["desk"] * estimate.cores() == pytest.approx(0.5 * sum(different.values()) * seeds)
+    assert found["seconds"]["paper"] is None or found["seconds"]["paper"] > found["seconds"]["desk"]
+
+
+def test_the_cells_most_alike_count() -> None:
+    one, other = cell("fedavg", "har_convex").settings, cell("fedu", "har_convex").settings
+    longer = {**one, "run": {**one["run"], "rounds": 2 * one["run"]["rounds"]}}
+    elsewhere = {**one, "model": "unheard-of"}
+    of_fedavg, of_fedu = (list(estimate._kinds(settings)) for settings in (one, other))
+    rates = {of_fedavg[0]: [1.0], of_fedu[0]: [5.0], of_fedu[1]: [5.0, 7.0], of_fedu[2]: [1.0, 5.0, 9.0]}
+    assert estimate.seconds_of(one, rates) == one["run"]["rounds"]
+    assert estimate.seconds_of(longer, rates) == 2 * one["run"]["rounds"]
+    assert estimate.seconds_of({**one, "parameters": {}}, rates) == 5.0 * one["run"]["rounds"]
+    assert estimate.seconds_of({**other, "parameters": {}}, rates) == 6.0 * one["run"]["rounds"]
+    assert estimate.seconds_of(elsewhere, rates) is None

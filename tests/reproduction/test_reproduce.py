@@ -1,4 +1,4 @@
-"""Cells are computed once, kept, taken up after an interruption, and computed again when the code changes."""
+"""Cells are computed once, kept, taken up after an interruption, and shown without training."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from fedkin import FedkinError
 from fedkin.cli import app
-from fedkin.reproduction import cells, code, page, pool, reproduce, tables
+from fedkin.files import plain
+from fedkin.reproduction import cells, page, pool, reproduce, tables
+from fedkin.reproduction.kept import Kept
 
 TABLE = """
 title = "Digits, three methods"
@@ -55,64 +59,54 @@ seeds = 1
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> tables.Table:
+def table(monkeypatch: pytest.MonkeyPatch) -> tables.PublishedTable:
     made = tables.parse("own.table", TABLE)
     for module in (tables, reproduce, page):
-        monkeypatch.setattr(module, "get", lambda name: made)
-    monkeypatch.setattr(page, "names", lambda: ["own.table"])
+        monkeypatch.setattr(module, "find_table", lambda name: made)
+    monkeypatch.setattr(page, "table_names", lambda: ["own.table"])
     return made
 
 
-def test_cells_are_kept_and_methods_that_train_alike_share_one(table: tables.Table, tmp_path: Path) -> None:
-    plan = reproduce.plan("own.table", "desk", tmp_path)
+def test_cells_are_kept_and_methods_that_train_alike_share_one(table: tables.PublishedTable, tmp_path: Path) -> None:
+    plan = reproduce.plan("own.table", "desk", Kept(tmp_path))
     assert [cell.row for cell in plan.todo] == ["local", "fedavg"]
     assert plan.missing == {"newer": "the method 'fedtomorrow' is not available in this version"}
-    assert reproduce.run(plan, jobs=1)
-    assert reproduce.plan("own.table", "desk", tmp_path).todo == ()
-    summary = json.loads((tmp_path / "own.table" / "desk" / "summary.json").read_text())
-    lines = {line["row"]: line for line in summary["cells"]}
+    assert reproduce.carry_out(plan, jobs=1)
+    assert reproduce.plan("own.table", "desk", Kept(tmp_path)).todo == ()
+    lines = {line["row"]: line for line in plan.summary()["cells"]}
     assert lines["fedavgft"]["post"] == lines["fedavg"]["post"] != lines["fedavg"]["pre"]
     assert lines["newer"]["verdict"] == "not run: the method 'fedtomorrow' is not available in this version"
-    record = plan.todo[0].read()
-    assert record is not None
+    record = Kept(tmp_path).records[plan.todo[0].key]
     assert len(record["clients"]["pre"]) == 4
     assert record["curve"]["pre"]["round"] == [1, 2, 3, 4]
-    assert not list((tmp_path / "own.table" / "desk" / ".running").glob("*"))
-
-
-def test_other_code_means_other_cells_unless_told(
-    table: tables.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reproduce.run(reproduce.plan("own.table", "desk", tmp_path), jobs=1)
-    monkeypatch.setattr(code, "version", lambda settings: "another")
-    assert len(reproduce.plan("own.table", "desk", tmp_path).todo) == 2
-    kept = reproduce.plan("own.table", "desk", tmp_path, any_code=True)
-    assert kept.todo == ()
-    assert kept.summary()["older_code"] == 2
+    assert not list((tmp_path / ".running").glob("*"))
 
 
 def test_a_cell_of_another_table_is_the_same_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another name of the column, another scale, another table: what counts are the settings, the seed and the code."""
+    """Another name of the column, another scale, another table: what counts are the settings and the seed."""
+    renamed = TABLE.replace("columns.a]", "columns.b]").replace("{ a =", "{ b =")
     made = {
         "own.table": tables.parse("own.table", TABLE),
-        "own.figure": tables.parse("own.figure", TABLE.replace("columns.a]", "columns.b]").replace("{ a =", "{ b =")),
+        "own.figure": tables.parse("own.figure", f'kind = "figure"\n{renamed}'),
     }
     for module in (tables, reproduce, page):
-        monkeypatch.setattr(module, "get", made.__getitem__)
-    monkeypatch.setattr(page, "names", lambda: list(made))
-    reproduce.run(reproduce.plan("own.table", "desk", tmp_path, rows=["fedavg"]), jobs=1)
-    found = reproduce.plan("own.figure", "smoke", tmp_path)
+        monkeypatch.setattr(module, "find_table", made.__getitem__)
+    monkeypatch.setattr(page, "table_names", lambda: list(made))
+    reproduce.carry_out(reproduce.plan("own.table", "desk", Kept(tmp_path), rows=["fedavg"]), jobs=1)
+    found = reproduce.plan("own.figure", "smoke", Kept(tmp_path))
     assert [cell.row for cell in found.todo] == ["local"]
-    assert len(found.kept) == 1
+    assert len(found.found) == 1
     summary = {line["row"]: line for line in found.summary()["cells"]}
     assert summary["fedavg"]["pre"] is not None
     assert summary["local"]["pre"] is None
-    nothing_left = reproduce.plan("own.figure", "desk", tmp_path, rows=["fedavg", "fedavgft"])
+    nothing_left = reproduce.plan("own.figure", "desk", Kept(tmp_path), rows=["fedavg", "fedavgft"])
     assert nothing_left.todo == ()
-    assert reproduce.run(nothing_left, jobs=1)  # nothing to compute, and a summary to write
-    assert "## Digits" in "\n".join(part for plan in page.kept(tmp_path) for part in page.section(plan, tmp_path))
-    assert [plan.table.name for plan in page.kept(tmp_path)] == ["own.table", "own.figure"]
-    assert reproduce.plan("own.figure", "desk", tmp_path, seeds=2, rows=["fedavg"]).todo[0].seed == 1
+    assert reproduce.carry_out(nothing_left, jobs=1)  # nothing to compute, and a picture to draw
+    assert "## Digits" in "\n".join(
+        part for plan in page.kept_tables(Kept(tmp_path)) for part in page.table_section(plan, tmp_path)
+    )
+    assert [plan.table.name for plan in page.kept_tables(Kept(tmp_path))] == ["own.table", "own.figure"]
+    assert reproduce.plan("own.figure", "desk", Kept(tmp_path), seeds=2, rows=["fedavg"]).todo[0].seed == 1
     names = ["own.table", "own.figure", "--rows", "local", "--jobs", "1", "--out", str(tmp_path / "anew")]
     said = CliRunner().invoke(app, ["reproduce", *names]).stderr
     assert "own.table at desk scale (1 seed): 1 cells to compute" in said
@@ -120,71 +114,99 @@ def test_a_cell_of_another_table_is_the_same_cell(tmp_path: Path, monkeypatch: p
 
 
 def test_columns_with_the_same_settings_are_computed_once(
-    table: tables.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table: tables.PublishedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twice = TABLE.replace(
         "[rows.local]", '[columns.b]\ntitle = "B"\ndata = { clients = 4, name = "digits" }\nmodel = "mlr"\n[rows.local]'
     )
-    monkeypatch.setattr(reproduce, "get", lambda name: tables.parse("own.table", twice))
-    plan = reproduce.plan("own.table", "desk", tmp_path)
+    monkeypatch.setattr(reproduce, "find_table", lambda name: tables.parse("own.table", twice))
+    plan = reproduce.plan("own.table", "desk", Kept(tmp_path))
     assert [(cell.row, cell.column) for cell in plan.todo] == [("local", "a"), ("fedavg", "a")]
-    reproduce.run(plan, jobs=1)
+    reproduce.carry_out(plan, jobs=1)
     numbers = {(line["row"], line["column"]): line["post"] for line in plan.summary()["cells"]}
     assert numbers["local", "a"] == numbers["local", "b"] is not None
 
 
-def test_a_cell_of_the_code_at_hand_is_preferred(table: tables.Table, tmp_path: Path) -> None:
-    cell = reproduce.plan("own.table", "desk", tmp_path).todo[0]
-    for place, version in ((cell.path, "old"), (tmp_path / "other" / "paper" / cell.path.name, cell.code)):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps({"code": version}))
-    assert cell.read() == {"code": cell.code}
-    place.write_text(json.dumps({"code": "older"}))
-    assert cell.read() == {"code": "old"}
-    cell.path.unlink()
-    for spoilt in ("{", "{}", "[]", "3"):  # half a file is no cell, nor is any other JSON
-        place.write_text(spoilt)
-        assert cell.read() is None
+def record(key: str, **more: Any) -> dict[str, Any]:
+    return {"key": key, "scale": "desk", "seed": 0, "seconds": 1.0, **more}
 
 
-def test_a_stopped_cell_goes_on_and_ends_with_the_same_numbers(table: tables.Table, tmp_path: Path) -> None:
-    whole = reproduce.plan("own.table", "desk", tmp_path / "whole").todo[1]
-    parts = reproduce.plan("own.table", "desk", tmp_path / "parts").todo[1]
-    assert cells.compute(whole)
-    assert not cells.compute(parts, lambda round, rounds: round == 2)
-    assert parts.run_folder.exists()
-    assert parts.read() is None
+def test_a_cell_is_replaced_where_it_stands_and_others_stay(tmp_path: Path) -> None:
+    one, other = Kept(tmp_path), Kept(tmp_path)
+    one.put("a", [record("x", n=1), record("y", n=1)])
+    other.put("a", [record("z", n=1)])  # another process that knows of neither
+    Kept(tmp_path).put("b", [record("x", n=2), record("w", n=0.123456789)])
+    numbers = {key: found["n"] for key, found in Kept(tmp_path).records.items()}
+    assert numbers == {"x": 2, "y": 1, "z": 1, "w": 0.123457}
+    assert [json.loads(line)["key"] for line in (tmp_path / "a.jsonl").read_text().splitlines()] == ["x", "y", "z"]
+    assert [found["key"] for found in Kept(tmp_path).of("b", "desk")] == ["w"]
+
+
+def test_a_cell_that_is_not_outdated_is_preferred(tmp_path: Path) -> None:
+    for name, outdated in (("a", True), ("b", False), ("c", False)):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record("x", table=name, outdated=outdated)) + "\n")
+    assert Kept(tmp_path).records["x"]["table"] == "b"
+
+
+@pytest.mark.parametrize("spoilt", ["{", "{}", "[]", "3", "<<<<<<< HEAD"])
+def test_a_spoilt_line_is_refused_by_its_place(spoilt: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(record("x")) + f"\n{spoilt}\n")
+    with pytest.raises(FedkinError, match=r"a.jsonl, line 2 is not a cell; remove the line"):
+        Kept(tmp_path)
+
+
+def test_the_folders_of_an_older_version_are_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "fedu.full" / "desk").mkdir(parents=True)
+    (tmp_path / "fedu.full" / "desk" / "a.fedu.0.key.json").write_text("{}")
+    result = CliRunner().invoke(app, ["reproduce", "fedu.full", "--out", str(tmp_path), "--show"])
+    assert result.exit_code == 2
+    assert "is a cell of an older fedkin" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_stopped_cell_goes_on_and_ends_with_the_same_numbers(table: tables.PublishedTable, tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    cell = reproduce.plan("own.table", "desk", kept).todo[1]
+    whole = cells.compute(cell, Kept(tmp_path / "whole"))
+    assert cells.compute(cell, kept, lambda round, rounds: round == 2) is None
+    assert kept.checkpoints(cell.key, None).exists()
     seen: list[int] = []
-    assert cells.compute(parts, lambda round, rounds: bool(seen.append(round)))
+    parts = cells.compute(cell, kept, lambda round, rounds: bool(seen.append(round)))
     assert seen == [3, 4]
-    one, other = whole.read(), parts.read()
-    assert one is not None
-    assert other is not None
-    assert one["clients"] == other["clients"]
-    assert one["curve"] == other["curve"]
+    assert whole is not None
+    assert parts is not None
+    assert plain(whole["clients"]) == plain(parts["clients"])
+    assert plain(whole["curve"]) == plain(parts["curve"])
 
 
-def test_a_run_that_diverges_is_kept_with_its_reason(table: tables.Table, tmp_path: Path) -> None:
-    cell = reproduce.plan("own.table", "desk", tmp_path).todo[1]
-    settings = {**cell.settings, "parameters": {"lr": 1e30, "epochs": 3}}
-    broken = cells.Cell("fedavg", "a", 0, settings, "code", tmp_path)
-    assert cells.compute(broken)
-    record = broken.read()
-    assert record is not None
-    assert "every client failed" in record["failed"] or "diverged" in record["failed"]
+def test_a_finished_cell_that_was_not_kept_is_not_trained_again(table: tables.PublishedTable, tmp_path: Path) -> None:
+    """The parent may be gone when a worker hands its record over."""
+    kept = Kept(tmp_path)
+    cell = reproduce.plan("own.table", "desk", kept).todo[1]
+    first = cells.compute(cell, kept)
+    again = cells.compute(cell, kept, lambda round, rounds: pytest.fail("trained again"))
+    assert first is not None
+    assert again is not None
+    assert plain(first["clients"]) == plain(again["clients"])
 
 
-def test_side_by_side_gives_the_same_numbers(table: tables.Table, tmp_path: Path) -> None:
-    one, two = (reproduce.plan("own.table", "desk", tmp_path / name) for name in ("one", "two"))
+def test_a_run_that_diverges_is_kept_with_its_reason(table: tables.PublishedTable, tmp_path: Path) -> None:
+    cell = reproduce.plan("own.table", "desk", Kept(tmp_path)).todo[1]
+    broken = replace(cell, settings={**cell.settings, "parameters": {"lr": 1e30, "epochs": 3}})
+    assert pool.compute_all([broken], Kept(tmp_path), 1, lambda cell, kind, detail: None)
+    reason = Kept(tmp_path).records[broken.key]["failed"]
+    assert "every client failed" in reason or "diverged" in reason
+
+
+def test_side_by_side_gives_the_same_numbers(table: tables.PublishedTable, tmp_path: Path) -> None:
+    one, two = (reproduce.plan("own.table", "desk", Kept(tmp_path / name)) for name in ("one", "two"))
     told: list[str] = []
-    assert pool.run(one.todo, 1, lambda cell, kind, detail: None)
-    assert pool.run(two.todo, 2, lambda cell, kind, detail: told.append(kind))
+    assert pool.compute_all(one.todo, one.kept, 1, lambda cell, kind, detail: None)
+    assert pool.compute_all(two.todo, two.kept, 2, lambda cell, kind, detail: told.append(kind))
     assert told.count("done") == 2
-    for first, second in zip(one.todo, two.todo):
-        a, b = first.read(), second.read()
-        assert a is not None
-        assert b is not None
-        assert a["clients"] == b["clients"]
+    for cell in one.todo:
+        first, second = (Kept(tmp_path / name).records[cell.key] for name in ("one", "two"))
+        assert first["clients"] == second["clients"]
 
 
 @pytest.mark.skipif(not hasattr(os, "setsid"), reason="needs POSIX signals")
@@ -193,14 +215,14 @@ def test_ctrl_c_loses_nothing(tmp_path: Path) -> None:
     script = (
         "import sys; from fedkin.reproduction import tables; from fedkin.cli import main\n"
         f"made = tables.parse('own.table', {TABLE.replace('rounds = 4', 'rounds = 100000')!r})\n"
-        "from fedkin.reproduction import reproduce; reproduce.get = lambda name: made\n"
+        "from fedkin.reproduction import reproduce; reproduce.find_table = lambda name: made\n"
         f"sys.argv = ['fedkin', 'reproduce', 'own.table', '--out', {str(tmp_path)!r}, '--jobs', '1', '--rows', 'local']\n"
         "main()"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     )
-    running = tmp_path / "own.table" / "desk" / ".running"
+    running = tmp_path / ".running"
     limit = time.monotonic() + 120
     while not list(running.glob("*/config.toml")) and time.monotonic() < limit:
         time.sleep(0.1)
@@ -212,29 +234,10 @@ def test_ctrl_c_loses_nothing(tmp_path: Path) -> None:
     assert list(running.glob("*/checkpoints/*.safetensors"))
 
 
-def test_code_versions_follow_what_a_method_imports() -> None:
-    def of(algorithm: str, data: str = "digits") -> set[str]:
-        return {code.version({"algorithm": algorithm, "data": {"name": data}})}
-
-    assert of("fedavg") == of("fedavg")
-    assert len(of("fedavg") | of("fedu") | of("fedpnp") | of("fedavg", "mnist")) == 4
-
-
-def test_docstrings_and_comments_do_not_change_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    versions = []
-    for k, source in enumerate(('"""A."""\nx = 1\n', '# why\n"""B."""\n\nx = 1  # one\n', "x = 2\n")):
-        (tmp_path / f"own_module_{k}.py").write_text(source)
-        found = code._read(f"own_module_{k}")
-        assert found is not None
-        versions.append(found[1])
-    assert versions[0] == versions[1] != versions[2]
-
-
 # --- the command --------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_prints_the_table_and_writes_json(table: tables.Table, tmp_path: Path) -> None:
+def test_the_command_prints_the_table_and_writes_json(table: tables.PublishedTable, tmp_path: Path) -> None:
     command = ["reproduce", "own.table", "--jobs", "1", "--out", str(tmp_path), "--json", str(tmp_path / "all.json")]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
@@ -267,15 +270,15 @@ def test_data_that_is_not_at_hand_is_one_line(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(
         FedkinError, match=r"fedcedar.figure4, k4: no data: svhn .* put its files in a folder"
     ) as problem:
-        reproduce.plan("fedcedar.figure4", "smoke", tmp_path, columns=["k4"])
+        reproduce.plan("fedcedar.figure4", "smoke", Kept(tmp_path), columns=["k4"])
     assert "\n" not in str(problem.value)
-    nothing = reproduce.plan("fedcedar.figure4", "smoke", tmp_path)
+    nothing = reproduce.plan("fedcedar.figure4", "smoke", Kept(tmp_path))
     with pytest.raises(FedkinError, match="nothing can be run here: no data: svhn"):
-        reproduce.run(nothing)
+        reproduce.carry_out(nothing)
 
 
-def test_the_page_is_made_of_kept_cells(table: tables.Table, tmp_path: Path) -> None:
-    reproduce.run(reproduce.plan("own.table", "desk", tmp_path / "results"), jobs=1)
+def test_the_page_is_made_of_kept_cells(table: tables.PublishedTable, tmp_path: Path) -> None:
+    reproduce.carry_out(reproduce.plan("own.table", "desk", Kept(tmp_path / "results")), jobs=1)
     written = page.write_page(tmp_path / "results", tmp_path / "docs" / "reproduction.md").read_text()
     assert "## Digits, three methods" in written
     assert "| FedAvg | 90.00 ± 1.00 |" in written
@@ -283,3 +286,26 @@ def test_the_page_is_made_of_kept_cells(table: tables.Table, tmp_path: Path) -> 
     assert "do not edit it" in written
     empty = page.write_page(tmp_path / "nothing", tmp_path / "empty.md").read_text()
     assert "- Digits, three methods (`own.table`): the method 'fedtomorrow' is not available" in empty
+
+
+def test_showing_and_rendering_train_nothing(
+    table: tables.PublishedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a run nor a function, of cells of whatever code."""
+    kept = Kept(tmp_path)
+    reproduce.carry_out(reproduce.plan("own.table", "desk", kept), jobs=1)
+    kept.put("own.table", [{**found, "outdated": True, "fingerprint": "else"} for found in kept.records.values()])
+
+    def trained(*args: Any, **more: Any) -> None:
+        raise AssertionError("something was trained")
+
+    for place in ("fedkin.run.prepare", "fedkin.run.Run.run", "fedkin.reproduction.behaviour._tried"):
+        monkeypatch.setattr(place, trained)
+    shown = CliRunner().invoke(app, ["reproduce", "own.table", "--show", "--out", str(tmp_path)])
+    assert shown.exit_code == 0, shown.output
+    assert "2 cells are of an older version of the code" in shown.output
+    rendered = CliRunner().invoke(app, ["reproduce", "--render", str(tmp_path / "page.md"), "--out", str(tmp_path)])
+    assert rendered.exit_code == 0, rendered.output
+    assert "2 cells were computed by an older version of the code" in (tmp_path / "page.md").read_text()
+    computed = CliRunner().invoke(app, ["reproduce", "own.table", "--out", str(tmp_path), "--jobs", "1"])
+    assert "something was trained" in computed.output  # the spies work

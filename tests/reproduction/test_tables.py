@@ -8,10 +8,11 @@ import pytest
 
 from fedkin import FedkinError, algorithms
 from fedkin.reproduction import reproduce, tables, verdicts
+from fedkin.reproduction.kept import Kept
 from fedkin.reproduction.summary import Measured
 from fedkin.run.options import make_options
 
-NAMES = tables.names()
+NAMES = tables.table_names()
 PAPERS = {
     "fedpnp": ["table1", "table5", "table6", *(f"figure{n}" for n in range(2, 9))],
     "fedu": ["table1", "full", "figure3", "figure4"],
@@ -27,7 +28,7 @@ def test_every_published_table_and_figure_has_a_file() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_settings_are_valid_at_every_scale(name: str) -> None:
-    table = tables.get(name)
+    table = tables.find_table(name)
     for scale in tables.SCALES:
         absent = [row for row, what in table.rows.items() if what.algorithm not in ("", *algorithms.names())]
         for row, column in table.places(scale):
@@ -43,7 +44,7 @@ def test_settings_are_valid_at_every_scale(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_paper_scale_leaves_out_no_data(name: str) -> None:
     """Fewer samples belong to a scale, which says so in words."""
-    table = tables.get(name)
+    table = tables.find_table(name)
     for row, column in table.places("paper"):
         settings = table.settings(row, column, "paper")
         source = settings.get("data") or settings["parameters"].get("source", {})
@@ -52,37 +53,35 @@ def test_the_paper_scale_leaves_out_no_data(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_published_numbers_and_claims_can_be_read(name: str) -> None:
-    table = tables.get(name)
+    table = tables.find_table(name)
     for row in table.rows.values():
         for text in row.published.values():
             assert len(verdicts.parse_published(text)) == len(table.statistics)
     verdicts.check_claims(table, lambda row, column, statistic, when: 1.0)  # every name in every claim exists
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if tables.get(n).kind == "table"])
+@pytest.mark.parametrize("name", [n for n in NAMES if tables.find_table(n).kind == "table"])
 def test_local_and_fine_tuning_stand_in_every_comparison(name: str) -> None:
-    methods = {row.algorithm for row in tables.get(name).rows.values()}
+    methods = {row.algorithm for row in tables.find_table(name).rows.values()}
     assert {"local", "fedavg", "fedavgft"} <= methods
 
 
 def run_smoke(name: str, folder: Path, rows: list[str] | None = None, columns: list[str] | None = None) -> Measured:
     """Run a table at the smoke scale; every cell must hold numbers."""
-    plan = reproduce.plan(name, "smoke", folder, rows, columns)
+    plan = reproduce.plan(name, "smoke", Kept(folder), rows, columns)
     absent = {row for row, what in plan.table.rows.items() if what.algorithm not in ("", *algorithms.names())}
     assert set(plan.missing) <= absent
     if not plan.todo:
         pytest.skip("its method is not in this version")
-    assert reproduce.run(plan, jobs=1)
-    measured = Measured.read(plan.table, "smoke", plan.cells)
+    assert reproduce.carry_out(plan, jobs=1)
+    measured = plan.measured
     for cell in plan.todo:
-        record = cell.read()
-        assert record is not None
+        record = Kept(folder).records[cell.key]
         assert "failed" not in record, record
         if not plan.table.function:
             for statistic in plan.table.statistics:
                 assert measured.number(cell.row, cell.column, statistic, "post") is not None, statistic
-    assert (plan.folder / "summary.json").exists()
-    assert plan.table.kind == "table" or (plan.folder / "figure.png").exists()
+    assert plan.table.kind == "table" or plan.picture.exists()
     return measured
 
 
@@ -101,7 +100,7 @@ def test_smoke(name: str, small_data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", LONG)
 def test_smoke_of_one_column(name: str, small_data: Path, tmp_path: Path) -> None:
     """The paper's own method and FedAvg in one column: that whose data is hardest to come by."""
-    table = tables.get(name)
+    table = tables.find_table(name)
     here = dict.fromkeys(column for _, column in table.places("smoke"))
     rank = {"svhn": 0, "harbox": 1, "vehicle": 2}
     column = min(here, key=lambda c: rank.get(table.columns[c].source.get("name", ""), 3))
@@ -111,9 +110,9 @@ def test_smoke_of_one_column(name: str, small_data: Path, tmp_path: Path) -> Non
 
 def test_a_misspelt_name_lists_near_matches() -> None:
     with pytest.raises(FedkinError, match=r"did you mean 'fedu.table1'"):
-        tables.get("fedu.tabel1")
+        tables.find_table("fedu.tabel1")
     with pytest.raises(FedkinError, match="unknown scale 'dsk'; did you mean 'desk'"):
-        tables.get("fedu.table1").scale("dsk")
+        tables.find_table("fedu.table1").reduction("dsk")
 
 
 SMALL = """

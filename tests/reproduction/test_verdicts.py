@@ -6,8 +6,8 @@ import pytest
 
 from fedkin import FedkinError
 from fedkin.reproduction import tables, text
-from fedkin.reproduction.cells import Record
-from fedkin.reproduction.summary import Measured, summarise
+from fedkin.reproduction.kept import CellRecord
+from fedkin.reproduction.summary import Measured, summary_of
 from fedkin.reproduction.verdicts import Check, Number, parse_published, verdict
 
 TABLE = """
@@ -51,13 +51,13 @@ check = "ours > fedavgft"
 """
 
 
-def record(pre: float, post: float, **more: object) -> Record:
+def record(pre: float, post: float, **more: object) -> CellRecord:
     clients = {"std": 0.1, "best5": 1.0}
-    found: Record = {"pre": {"mean": pre, **clients}, "post": {"mean": post, **clients}}
-    return found | {"key": f"{pre}{post}", "current": True, "seconds": 2.0, "versions": {}, **more}
+    found: CellRecord = {"pre": {"mean": pre, **clients}, "post": {"mean": post, **clients}}
+    return found | {"key": f"{pre}{post}", "seconds": 2.0, "versions": {}, **more}
 
 
-def measured(scale: str = "desk", **records: list[Record]) -> Measured:
+def measured(scale: str = "desk", **records: list[CellRecord]) -> Measured:
     table = tables.parse("t", TABLE)
     cells = {(name.partition("_")[0], name.partition("_")[2]): found for name, found in records.items()}
     return Measured(table, scale, cells)
@@ -82,7 +82,7 @@ def test_published_cells_must_be_numbers() -> None:
 
 def test_lines_compare_with_the_moment_at_which_the_paper_tests() -> None:
     fedavg, ours = record(0.8, 0.96), record(0.7, 0.93)
-    found = summarise(measured(fedavg_a=[fedavg, record(0.82, 0.94)], ours_a=[ours], fedavg_b=[fedavg]))
+    found = summary_of(measured(fedavg_a=[fedavg, record(0.82, 0.94)], ours_a=[ours], fedavg_b=[fedavg]))
     lines = {(cell["row"], cell["column"]): cell for cell in found["cells"]}
     assert lines["fedavg", "a"]["tested"] == "pre"
     assert lines["fedavg", "a"]["difference"] == pytest.approx(1.0)
@@ -127,12 +127,12 @@ def test_fine_tuning_is_always_tested_after_training() -> None:
 
 
 def test_a_run_that_broke_off_says_so_and_smoke_is_no_comparison() -> None:
-    broken = {"failed": "diverged", "key": "x", "current": True, "seconds": 1.0, "versions": {}}
-    found = summarise(measured(ours_a=[broken]))
+    broken = {"failed": "diverged", "key": "x", "seconds": 1.0, "versions": {}}
+    found = summary_of(measured(ours_a=[broken]))
     assert next(c["verdict"] for c in found["cells"] if c["row"] == "ours") == "broke off: diverged"
     smoke = TABLE.replace("[scales.desk]", "[scales.smoke]")
     table = tables.parse("t", smoke)
-    (line, *_) = summarise(Measured(table, "smoke", {("fedavg", "a"): [record(0.8, 0.9)]}))["cells"]
+    (line, *_) = summary_of(Measured(table, "smoke", {("fedavg", "a"): [record(0.8, 0.9)]}))["cells"]
     assert (line["verdict"], line["difference"]) == ("not comparable: a smoke test", None)
 
 
@@ -153,7 +153,7 @@ def test_checks_are_chains_of_cells_and_numbers() -> None:
 
 def test_text_of_claims_groups_columns_by_mark() -> None:
     cells = measured(fedavg_a=[record(0.8, 0.9)], ours_a=[record(0.85, 0.95)])
-    assert text.claims(cells.table, summarise(cells)) == [
+    assert text.shown_claims(cells.table, summary_of(cells)) == [
         ("ours is better than FedAvg", "holds: A (pre +5.00, post +5.00)")
     ]
 

@@ -1,4 +1,5 @@
-"""The methods, one file each. A new file here is a new method: nothing else needs editing.
+"""The methods, one file each. A new file here is a new method: nothing else needs editing. What methods share may stand
+beside them in files whose names begin with an underscore.
 
 `fedkin.algorithms.FedAvg`, or by the name used on the command line: `fedkin.algorithms.get("fedavg")`.
 """
@@ -9,26 +10,49 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from fedkin.errors import unknown
+from fedkin import plugins
+from fedkin.errors import FedkinError
 
 if TYPE_CHECKING:
     from fedkin.algorithm import Algorithm
 
 
 def names() -> list[str]:
-    """The names of all methods in this package (found by file name, without importing them)."""
-    return sorted(module.name for module in iter_modules(__path__))
+    """The names of all methods in this package, found by file name without importing them (`_parts.py` is no method)."""
+    return sorted(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
+
+
+_PATHS: dict[type[Algorithm], str] = {}
+"""Methods that were asked for as `package.module:Class`."""
 
 
 def get(name: str) -> type[Algorithm]:
-    """The method with this command-line name: one of this package, or a user's own subclass of `Algorithm`."""
+    """The method with this command-line name: one of this package, a user's own subclass of `Algorithm`, that of an
+    installed package, or `package.module:Class` (see fedkin.plugins)."""
     from fedkin.algorithm import Algorithm
 
     if name in names():
         import_module(f"{__name__}.{name}")
-    if name not in Algorithm.registry:
-        raise unknown("algorithm", name, sorted({*names(), *Algorithm.registry}))
-    return Algorithm.registry[name]
+        return Algorithm.registry[name]
+    found = plugins.find("algorithm", name, Algorithm.registry, also=names())
+    if not (isinstance(found, type) and issubclass(found, Algorithm) and found.name):
+        raise FedkinError(f"algorithm {name!r} is no method: it must be a subclass of fedkin's Algorithm with a name")
+    if plugins.is_path(name):
+        _PATHS[found] = name
+    return found
+
+
+def name_of(method: type[Algorithm]) -> str:
+    """The name by which another process finds a method: its own, or the `package.module:Class` it was asked for by."""
+    return _PATHS.get(method, method.name)
+
+
+def every() -> dict[str, type[Algorithm]]:
+    """All methods by name: those of this package and those of installed ones."""
+    from fedkin.algorithm import Algorithm
+
+    own = {name: get(name) for name in names()}
+    return own | plugins.every("algorithm", Algorithm.registry, get)
 
 
 def make(name: str, parameters: dict[str, Any] | None = None) -> Algorithm:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.algorithm import LocalWork, Setting, State
+from fedkin.algorithm import Deploys, LocalWork, Setting, State
 from fedkin.algorithms.fedavg import FedAvg
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
@@ -32,7 +32,7 @@ class APFL(FedAvg):
 
     name: ClassVar[str] = "apfl"
     title: ClassVar[str] = "APFL"
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+    deploys: ClassVar[Deploys] = "trained"
 
     alpha: float = Field(0.5, ge=0, le=1, description="share α of the client's own model, at the start")
     adaptive: bool = Field(True, description="let every client learn its α")

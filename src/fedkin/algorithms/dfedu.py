@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedkin.algorithm import Setting, State, follow_influence
-from fedkin.algorithms.fedu import LaplacianRegularised, graph_of, keep_positive
+from fedkin.algorithms.fedu import LaplacianRegularised
 from fedkin.clients import Clients, Replies
 from fedkin.couplings import LaplacianStep
 from fedkin.local.shard import Shard
@@ -41,27 +39,25 @@ class DFedU(LaplacianRegularised):
         return tuple(slot.name for slot in setting.spec.layout.slots)
 
     def start(self, setting: Setting) -> State:
-        entries = graph_of(self, setting).adjacency.nnz
+        entries = setting.needs_graph(self.name).adjacency.nnz
         return super().start(setting).with_arrays(edge_traffic=torch.zeros((entries, 2), dtype=torch.int64))
 
     def train(self, *args: Any, **options: Any) -> Replies:
         return super().train(*args, **{**options, "bill": False})
 
-    def round(self, state: State, clients: Clients, cohort: np.ndarray, setting: Setting) -> State:
-        """The cohort trains; then those who managed to write to each other and mix."""
-        trained = self.train(state, clients, cohort, setting)
-        failed = dict(trained.failed)
-        state = replace(state, log={"train_loss": float(trained["loss"].double().mean()) if len(trained) else None})
-        if len(trained):
-            shared = {"method": self.model_dump(), "round": state.round + 1}
-            replies = clients.exchange("private", PULL, trained.ids, shared)
-            failed |= replies.failed
-            state = state.with_log(total_variation_trained=float(replies["variation"].sum()))
-            step = self.step(state.round + 1, setting.sizes)
-            coupling = LaplacianStep(graph_of(self, setting), step, trained.ids)
-            state = follow_influence(self._counted(state, replies, setting), trained, coupling)
-        state = self.described(state, setting, failed).with_log(**{"failed": failed} if failed else {})
-        return replace(state, round=state.round + 1)
+    def couple(self, state: State, replies: Replies, setting: Setting) -> State:
+        """No model came to the server; only the influence matrix follows what the clients are about to do."""
+        step = self.step(state.round + 1, setting.sizes)
+        return follow_influence(state, replies, LaplacianStep(setting.needs_graph(self.name), step, replies.ids))
+
+    def follow_up(self, state: State, replies: Replies, clients: Clients, setting: Setting) -> State:
+        """Those who trained write to each other and mix."""
+        shared = {"method": self.model_dump(), "round": state.round + 1}
+        pulled = clients.exchange("private", PULL, replies.ids, shared)
+        state = state.with_log(total_variation_trained=float(pulled["variation"].sum()))
+        failed = {**replies.failed, **pulled.failed}
+        state = self.described(self._counted(state, pulled, setting), setting, failed)
+        return state.with_log(failed=failed) if failed else state
 
     def _counted(self, state: State, replies: Replies, setting: Setting) -> State:
         """Add this round's messages and bytes to those of every edge, and log their sums."""
@@ -85,7 +81,7 @@ def pull(shard: Shard, request: Request) -> dict[str, Tensor]:
     step = DFedU(**request.shared["method"]).step(request.shared["round"], shard.train.sizes[ids])
     apart = mail.weight.to(own.dtype)[:, None] * own - mail.weighted_sum()
     rows = own - torch.as_tensor(step, dtype=own.dtype).reshape(-1, 1) * apart
-    keep_positive(rows, own, layout)
+    layout.keep_positive(rows, own)
     shard.store["private"][ids] = rows
     n = layout.n_parameters
     variation = (own[:, :n].double() * apart[:, :n]).sum(dim=1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.algorithm import LocalWork, Setting, State
+from fedkin.algorithm import Deploys, LocalWork, Setting, State
 from fedkin.algorithms.fedavg import FedAvg
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
@@ -29,7 +29,7 @@ class Ditto(FedAvg):
 
     name: ClassVar[str] = "ditto"
     title: ClassVar[str] = "Ditto"
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+    deploys: ClassVar[Deploys] = "trained"
 
     lam: float = Field(1.0, ge=0, description="pull λ of the personal model towards the global one")
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix, place
+from fedkin.algorithm import Algorithm, Deploys, LocalWork, Setting, State, mix, place
 from fedkin.clients import Replies
 from fedkin.couplings import Mixing
 
@@ -30,7 +30,7 @@ class FedAMP(Algorithm):
 
     name: ClassVar[str] = "fedamp"
     title: ClassVar[str] = "FedAMP"
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+    deploys: ClassVar[Deploys] = "trained"
 
     alpha: float = Field(0.5, ge=0, le=1, description="share α of a cloud model that others can have at most")
     sigma: float | None = Field(

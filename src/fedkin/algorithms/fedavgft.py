@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
+from fedkin.algorithm import Deploys
 from fedkin.algorithms.fedavg import FedAvg
 
 
@@ -17,4 +18,4 @@ class FedAvgFT(FedAvg):
 
     name: ClassVar[str] = "fedavgft"
     title: ClassVar[str] = "FedAvg + fine-tuning"
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+    deploys: ClassVar[Deploys] = "trained"

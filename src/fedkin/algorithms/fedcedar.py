@@ -10,10 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.algorithm import Algorithm, Setting, State, mix, place
+from fedkin.algorithm import Algorithm, Deploys, Setting, State, mix, place
 from fedkin.clients import Replies
 from fedkin.couplings.clustering import Labels, by_name, k_means, lasting_names, rand_index, told_labels
-from fedkin.couplings.clusters import MEAN, ClusterPropagation, SimOn, averaging, cosines, relate, remember
+from fedkin.couplings.clusters import MEAN, ClusterPropagation, SimOn, averaging, cosines, handed_back, relate
 from fedkin.errors import FedkinError
 from fedkin.streams import client_keys
 
@@ -49,7 +49,7 @@ class FedCedar(Algorithm):
 
     name: ClassVar[str] = "fedcedar"
     title: ClassVar[str] = "FedCedar"
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+    deploys: ClassVar[Deploys] = "trained"
 
     clusters: int = Field(5, ge=1, description="clusters K; fewer are used when fewer clients answer")
     propagations: int = Field(2, ge=0, description="propagations P along the graph of the centres")
@@ -110,7 +110,7 @@ class FedCedar(Algorithm):
         state, names = self._name(state, ids, average @ weights)
         cluster = state.arrays["cluster"].clone()
         cluster[ids] = torch.from_numpy(names[labels])
-        hand_back = np.where(active | self.memory, remember(names, cluster.numpy()), MEAN)
+        hand_back = np.where(active | self.memory, handed_back(names, cluster.numpy()), MEAN)
         if self.ablation == "as3":
             hand_back = np.full_like(hand_back, MEAN)
         relation = self._relation(average, weights, state.rows[ids, :n])

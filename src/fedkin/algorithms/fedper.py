@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
-from fedkin.algorithm import Setting
+from fedkin.algorithm import Deploys, Setting
 from fedkin.algorithms.fedavg import FedAvg
 from fedkin.errors import unknown
 
@@ -24,7 +24,7 @@ class FedPer(FedAvg):
 
     name: ClassVar[str] = "fedper"
     title: ClassVar[str] = "FedPer"
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+    deploys: ClassVar[Deploys] = "trained"
 
     head: tuple[str, ...] | None = Field(
         None, description="modules that stay with the client (default: classifier, or the last layer)"

@@ -7,22 +7,16 @@ from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field, ValidationInfo, field_validator, model_validator
-from torch import Tensor
 
-from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix, place
+from fedkin.algorithm import Algorithm, Deploys, LocalWork, Setting, State, mix, place
 from fedkin.clients import Replies
 from fedkin.couplings import Average, Coupling, GraphFilter, graph_denoiser, schedules, total_variation
 from fedkin.couplings.denoisers import Response, Strength, find
 from fedkin.couplings.filters import Fidelity
-from fedkin.couplings.plug import ITERATIVE
-from fedkin.couplings.plug import names as denoiser_names
+from fedkin.couplings.plug import ITERATIVE, refuse_unknown
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
-
-SMALLEST_VARIANCE = 1e-5
-"""A filter with negative entries must not push a running variance below this (the ε of batch norm)."""
 
 
 class FedPnP(Algorithm):
@@ -44,7 +38,7 @@ class FedPnP(Algorithm):
 
     name: ClassVar[str] = "fedpnp"
     title: ClassVar[str] = "FedPnP"
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "validated"
+    deploys: ClassVar[Deploys] = "validated"
     graph_spec: ClassVar[str | None] = "statistics"
 
     mu: float = Field(0.2, ge=0, allow_inf_nan=False, description="strength μ of the pull to the client's row of Ψ")
@@ -82,8 +76,8 @@ class FedPnP(Algorithm):
     @field_validator("denoiser", mode="before")
     @classmethod
     def _known(cls, denoiser: object) -> object:
-        if not callable(denoiser) and denoiser not in denoiser_names():
-            raise unknown("denoiser", denoiser, denoiser_names())
+        if not callable(denoiser):
+            refuse_unknown(str(denoiser))
         return denoiser
 
     @field_validator("schedule", mode="before")
@@ -115,7 +109,7 @@ class FedPnP(Algorithm):
     # --- the three moves --------------------------------------------------------------------------------------------
 
     def check(self, setting: Setting) -> None:
-        clients, graph = len(setting), _graph(setting)
+        clients, graph = len(setting), setting.needs_graph(self.name)
         if self.tau is not None and self.tau > clients:
             raise FedkinError(f"fedpnp: tau = {self.tau} is not allowed: it must be from 1 to {clients} (the clients)")
         if callable(self.schedule):
@@ -129,7 +123,7 @@ class FedPnP(Algorithm):
     def strength(self, t: int) -> Strength:
         """ν_t of round t = 1, 2, …: a number, the number of modes, or the pair (β₁, β₂)."""
         if callable(self.schedule):
-            return schedules.checked(self.schedule)(t)
+            return schedules.checked_schedule(self.schedule)(t)
         if self.tau is not None:
             return self.tau if self.schedule == "constant" else schedules.increasing_rank(self.tau, self.delta)(t)
         final = (self.beta,) if self.beta2 is None else (self.beta, self.beta2)
@@ -143,7 +137,7 @@ class FedPnP(Algorithm):
         return LocalWork(shared={"mu": self.mu})
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
-        graph, layout = _graph(setting), setting.spec.layout
+        graph, layout = setting.needs_graph(self.name), setting.spec.layout
         strength = self.strength(state.round + 1)
         step = _server_step if isinstance(self.denoiser, Hashable) else _server_step.__wrapped__
         coupling, spectrum = step(
@@ -155,7 +149,7 @@ class FedPnP(Algorithm):
         state = mix(state, replies, coupling, filtered, trained)
         rows = state.rows  # new, of this round's making
         if self.bn_buffers == "filter":
-            _keep_positive(rows, trained, layout.variance_columns)
+            layout.keep_positive(rows, trained)
         elif self.bn_buffers == "average":
             rows[:, running] = Average(setting.sizes, replies.ids).apply(trained[:, running])
         state = state.with_log(strength=strength, **spectrum)
@@ -189,23 +183,7 @@ def _keeps_modes(denoiser: str | Response) -> bool:
     return denoiser != ITERATIVE and find(denoiser).rank
 
 
-def _graph(setting: Setting) -> ClientGraph:
-    if setting.graph is None:
-        raise FedkinError("fedpnp needs a client graph; give graph='statistics' or one of your own")
-    return setting.graph
-
-
 def _running_statistics(setting: Setting) -> tuple[str, ...]:
     """The names of batch norm's running means and variances."""
     layout = setting.spec.layout
     return tuple(slot.name for slot in layout.buffers if slot.name in layout.norms)
-
-
-def _keep_positive(rows: Tensor, trained: Tensor, variances: Tensor) -> None:
-    """Raise filtered running variances, in place, to 1e-5 or the smallest that any client has, whichever is less.
-
-    So only a filter with negative entries is held back; averages, and rows left as they are, pass unchanged.
-    """
-    if variances.any():
-        floor = trained[:, variances].amin(dim=0).clamp(max=SMALLEST_VARIANCE)
-        rows[:, variances] = torch.maximum(rows[:, variances], floor)

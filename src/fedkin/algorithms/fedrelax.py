@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -10,10 +9,9 @@ import numpy as np
 import torch
 from pydantic import Field, field_validator
 
-from fedkin.algorithm import Algorithm, Setting, State
+from fedkin.algorithm import Algorithm, Deploys, Setting, State
 from fedkin.clients import Clients, Replies
 from fedkin.errors import FedkinError
-from fedkin.graphs import ClientGraph
 from fedkin.local.relax.public import parse_source
 from fedkin.local.relax.tasks import ANSWER, CHOOSE, EVALUATE, HEAR, MEET, PUBLISH, RELAX
 from fedkin.models import ModelLike, ModelSpec, estimators
@@ -41,7 +39,7 @@ class FedRelax(Algorithm):
     name: ClassVar[str] = "fedrelax"
     title: ClassVar[str] = "FedRelax"
     keeps: ClassVar[tuple[str, ...]] = ("edge_traffic",)
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+    deploys: ClassVar[Deploys] = "trained"
     graph_spec: ClassVar[str | None] = "statistics"
 
     lr: float = Field(0.01, gt=0, description="rate γ of RMSprop")
@@ -84,36 +82,41 @@ class FedRelax(Algorithm):
         return estimators.of(model, names, task, dtype)
 
     def check(self, setting: Setting) -> None:
-        _graph(setting)
+        setting.needs_graph(self.name)
 
     def start(self, setting: Setting) -> State:
-        return State(0, {"edge_traffic": torch.zeros((_graph(setting).adjacency.nnz, 2), dtype=torch.int64)})
+        return State(
+            0, {"edge_traffic": torch.zeros((setting.needs_graph(self.name).adjacency.nnz, 2), dtype=torch.int64)}
+        )
+
+    def _met(self, state: State, clients: Clients, setting: Setting) -> State:
+        """Let the clients meet before the first round; those whose process is a new one meet again in the same way."""
+        if "memory" not in state.values:
+            state = self._meet(state, clients, setting)
+        clients.remember(lambda: self._meet(state, clients, setting))
+        return state
 
     def _meet(self, state: State, clients: Clients, setting: Setting) -> State:
-        """Clients choose their public points, show them to their neighbours, and have their first models.
-
-        After a restart this is repeated, with the same outcome and without being billed again.
-        """
-        ids, first = setting.everyone, "memory" not in state.values
+        """Clients choose their public points, show them to their neighbours, and have their first models."""
+        ids, width = setting.everyone, int(np.prod(setting.task.input_shape, dtype=int))
         asked: dict[str, Any] = {
             "source": {"text": self.public, "size": self.public_size, "common": self.common, "clients": len(setting)}
         }
         chosen = clients.ask(CHOOSE, ids, shared=asked, bill=False)
         size, common = int(chosen["count"].max()), bool(chosen["common"].all())
         if self.common and not common:  # drawn: what everyone contributes becomes the set of all
-            given = clients.ask(PUBLISH, ids, shared={**asked, "size": size}, bill=first)["points"]
+            given = clients.ask(PUBLISH, ids, shared={**asked, "size": size, "numbers": size * width})["points"]
             by_name = np.argsort(np.array(setting.names))
             asked["points"] = torch.cat([given[k, : int(chosen["count"][k])] for k in by_name])
             size, common = len(asked["points"]), True
-        clients.ask(PUBLISH, ids, shared={**asked, "size": size, "keep": True}, bill=first and "points" in asked)
-        degree = int(np.diff(_graph(setting).adjacency.indptr).max(initial=0))
+        clients.ask(PUBLISH, ids, shared={**asked, "size": size, "keep": True}, bill="points" in asked)
+        degree = int(np.diff(setting.needs_graph(self.name).adjacency.indptr).max(initial=0))
         state = state.with_values(common=common, points=size, degree=degree)
-        replies = clients.exchange("public", MEET, ids, self._message(state), bill=first and not common)
+        replies = clients.exchange("public", MEET, ids, self._message(state), bill=not common, padded=True)
         if replies.failed:
             name, reason = next(iter(replies.failed.items()))
             raise FedkinError(f"client {name!r} could not make its first model: {reason}")
-        if first and not common:
-            width = int(np.prod(setting.task.input_shape, dtype=int))
+        if not common:
             state = _counted(state, replies, size * width * setting.spec.dtype.itemsize)
         return state.with_values(memory=int(replies["memory"].max()))
 
@@ -131,37 +134,14 @@ class FedRelax(Algorithm):
         relax = {**{field: getattr(self, field) for field in fields}, **learned}
         return {"relax": relax, "effort": effort, "round": state.round + 1}
 
-    def _met(
-        self, question: Callable[[State], Replies], state: State, clients: Clients, setting: Setting
-    ) -> tuple[State, Replies]:
-        """Ask; where clients do not know their neighbours (the start, or a restart), let them meet and ask again."""
-        if "memory" not in state.values:
-            state = self._meet(state, clients, setting)
-        billed = dict(vars(clients.traffic))
-        replies = question(state)
-        if len(replies) and not bool(replies["ready"].all()):
-            vars(clients.traffic).update(billed)  # asked in vain
-            state = self._meet(state, clients, setting)
-            replies = question(state)
-            forgetful = [setting.names[k] for k in replies.ids[~replies["ready"].numpy()]] if len(replies) else []
-            if forgetful:
-                raise FedkinError(
-                    f"client {forgetful[0]!r} does not know its neighbours right after it met them; its host loses what "
-                    "it is told: let it run the same fedkin as the others and keep its state folder between messages"
-                )
-        return state, replies
-
     # --- a round ------------------------------------------------------------------------------------------------------
 
     def round(self, state: State, clients: Clients, cohort: np.ndarray, setting: Setting) -> State:
         """Neighbours exchange predictions; then everyone in the cohort improves its model at the same time."""
+        state = self._met(state, clients, setting)
         if self.exact_block:
-            state = self._answers(state, clients, cohort, setting)
-
-        def exchange(now: State) -> Replies:
-            return clients.exchange("predictions", RELAX, cohort, self._message(now))
-
-        state, replies = self._met(exchange, state, clients, setting)
+            self._answers(state, clients, cohort, setting)
+        replies = clients.exchange("predictions", RELAX, cohort, self._message(state))
         state = replace(state, log={"failed": dict(replies.failed)} if replies.failed else {})
         state = _counted(state, replies, state.values["points"] * setting.task.outputs * setting.spec.dtype.itemsize)
         loss, variation = (float(replies[key].sum()) if len(replies) else 0.0 for key in ("loss", "variation"))
@@ -172,18 +152,17 @@ class FedRelax(Algorithm):
         state = state.with_values(objectives=[*state.values.get("objectives", [])[-1:], objective])
         return replace(state, round=state.round + 1)
 
-    def _answers(self, state: State, clients: Clients, cohort: np.ndarray, setting: Setting) -> State:
+    def _answers(self, state: State, clients: Clients, cohort: np.ndarray, setting: Setting) -> None:
         """For the exact block: every client predicts on its neighbours' public points, and hears the mean on its own.
 
         (With a common set these are the predictions that are exchanged anyway.)
         """
-
-        def ask(now: State) -> Replies:
-            return clients.ask(ANSWER, cohort, shared=self._message(now), bill=not now.values["common"])
-
-        state, replies = self._met(ask, state, clients, setting)
-        if state.values["common"] or not len(replies):
-            return state
+        known = state.values
+        numbers = known["degree"] * known["points"] * setting.task.outputs
+        asked = {**self._message(state), "numbers": numbers}
+        replies = clients.ask(ANSWER, cohort, shared=asked, bill=not known["common"])
+        if known["common"] or not len(replies):
+            return
         answers = replies["answers"].double()
         mean = answers.new_zeros((len(setting), *answers.shape[2:]))
         total = answers.new_zeros(len(setting))
@@ -198,18 +177,13 @@ class FedRelax(Algorithm):
         total.index_add_(0, onto, edge)
         mean /= total.clamp(min=1e-300)[:, None, None]
         clients.ask(HEAR, replies.ids, {"answers": mean[replies.ids].to(setting.spec.dtype)})
-        return state
 
     def evaluate(
         self, state: State, clients: Clients, setting: Setting, post: bool, parts: list[str], disclose: bool = False
     ) -> Replies:
         """Every client's own model: nothing is received that local training would change, so *pre* and *post* agree."""
-
-        def ask(now: State) -> Replies:
-            shared = {**self._message(now), "parts": parts, "disclose": disclose}
-            return clients.ask(EVALUATE, setting.everyone, shared=shared, bill=False)
-
-        return self._met(ask, state, clients, setting)[1]
+        shared = {**self._message(self._met(state, clients, setting)), "parts": parts, "disclose": disclose}
+        return clients.ask(EVALUATE, setting.everyone, shared=shared, bill=False)
 
     def finished(self, state: State) -> bool:
         """Whether the last round lowered the objective by less than the tolerance."""
@@ -220,15 +194,9 @@ class FedRelax(Algorithm):
         return before - after < self.tolerance * abs(before)
 
 
-def _graph(setting: Setting) -> ClientGraph:
-    if setting.graph is None:
-        raise FedkinError('fedrelax needs a graph: pass graph=ClientGraph(…) or a builder such as "statistics"')
-    return setting.graph
-
-
 def _slots(setting: Setting) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """All edges as (source, place of the target among the source's neighbours by name, target, weight)."""
-    edges = _graph(setting).adjacency.tocoo()
+    edges = setting.needs_graph(FedRelax.name).adjacency.tocoo()
     rank = np.argsort(np.argsort(np.array(setting.names)))
     order = np.lexsort((rank[edges.col], edges.row))
     source = edges.row[order]

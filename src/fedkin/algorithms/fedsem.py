@@ -11,8 +11,8 @@ from pydantic import Field
 
 from fedkin.algorithm import Algorithm, Setting, State, mix, place
 from fedkin.clients import Replies
-from fedkin.couplings.clustering import by_name, in_order, k_means_seeds, nearest, rand_index
-from fedkin.couplings.clusters import ClusterPropagation, remember
+from fedkin.couplings.clustering import by_name, in_order, k_means_seeds, nearest_centre, rand_index
+from fedkin.couplings.clusters import ClusterPropagation, handed_back
 
 
 class FedSem(Algorithm):
@@ -52,11 +52,11 @@ class FedSem(Algorithm):
                     stacklevel=2,
                 )
             centres = members[k_means_seeds(members[:, :n], self.clusters, setting.streams.integer("kmeans", 1))]
-        chosen = nearest(members[:, :n], centres[:, :n])
+        chosen = nearest_centre(members[:, :n], centres[:, :n])
         cluster = state.arrays["cluster"].clone()
         cluster[ids] = torch.from_numpy(chosen)
         formed, labels = in_order(chosen)
-        coupling = ClusterPropagation(ids, labels, remember(formed, cluster.numpy()))
+        coupling = ClusterPropagation(ids, labels, handed_back(formed, cluster.numpy()))
         centres[formed] = coupling.models(trained)
         log: dict[str, Any] = {"cluster_sizes": np.bincount(chosen, minlength=len(centres)).tolist()}
         if "cluster" in setting.truth and len(ids) > 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -10,12 +9,20 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.algorithm import LocalWork, Setting, State, mix
+from fedkin.algorithm import Deploys, LocalWork, Setting, State, mix
 from fedkin.algorithms.fedavg import FedAvg
 from fedkin.clients import Clients, Replies
 from fedkin.couplings import Identity
 from fedkin.errors import FedkinError
-from fedkin.graphs.learned import Encoder, Similarity, StructureLearner, keep_snapshot, masks, normalise
+from fedkin.graphs.learned import (
+    MOST_NEIGHBOURS,
+    GraphEncoder,
+    Similarity,
+    StructureLearner,
+    keep_snapshot,
+    masks,
+    normalise,
+)
 from fedkin.graphs.parameters import Optimiser, Parameters
 from fedkin.local.features import Granularity, part_features, split_gradient, taps, train_guided
 from fedkin.local.sgd import Sgd
@@ -23,9 +30,6 @@ from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, client_task, training_task
 from fedkin.local.training import train
 from fedkin.models.cut import cut
-
-MOST = 30
-"""Neighbours kept per client unless told otherwise (fewer where there are fewer clients)."""
 
 
 class FedSKA(FedAvg):
@@ -50,11 +54,13 @@ class FedSKA(FedAvg):
 
     name: ClassVar[str] = "fedska"
     title: ClassVar[str] = "FedSKA"
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+    deploys: ClassVar[Deploys] = "trained"
     keeps: ClassVar[tuple[str, ...]] = ("learned_graphs", "learned_rounds")
 
     k: int | None = Field(
-        None, ge=1, description=f"neighbours each client keeps, less than the clients (default: {MOST}, or all others)"
+        None,
+        ge=1,
+        description=f"neighbours each client keeps, less than the clients (default: {MOST_NEIGHBOURS}, or all others)",
     )
     features: str = Field("features", description="the layer whose output is the feature, by its name in the model")
     cosine: float = Field(1.0, ge=0, description="weight c of the cosine term; the released code has 0.01 to 1")
@@ -100,7 +106,7 @@ class FedSKA(FedAvg):
 
     def learner(self, size: int, setting: Setting) -> StructureLearner:
         """The structure learner for features of this size."""
-        return StructureLearner(size, self.k or min(MOST, len(setting) - 1), self.hidden, self.similarity)
+        return StructureLearner(size, self.k or min(MOST_NEIGHBOURS, len(setting) - 1), self.hidden, self.similarity)
 
     def start(self, setting: Setting) -> State:
         clients = len(setting)
@@ -118,7 +124,7 @@ class FedSKA(FedAvg):
                 learned_graphs=torch.zeros((0, clients, clients), dtype=torch.float32),
                 learned_rounds=torch.zeros(0, dtype=torch.int64),
                 **Parameters.at(learner.initial(setting.streams.generator("structure"))).arrays("structure"),
-                **Parameters.at(Encoder(learner.size).initial()).arrays("encoder"),
+                **Parameters.at(GraphEncoder(learner.size).initial()).arrays("encoder"),
             )
         )
 
@@ -137,15 +143,8 @@ class FedSKA(FedAvg):
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
         return super().couple(state, replies, setting) if self.average else mix(state, replies, Identity(len(setting)))
 
-    def round(self, state: State, clients: Clients, cohort: np.ndarray, setting: Setting) -> State:
-        replies = self.train(state, clients, cohort, setting)
-        state = replace(state, log={"train_loss": float(replies["loss"].double().mean()) if len(replies) else None})
-        if replies.failed:
-            state = state.with_log(failed=dict(replies.failed))
-        if len(replies):
-            state = self.couple(state, replies, setting)
-            state = self._learn(gathered(state, replies), clients, replies.ids, setting)
-        return replace(state, round=state.round + 1)
+    def follow_up(self, state: State, replies: Replies, clients: Clients, setting: Setting) -> State:
+        return self._learn(gathered(state, replies), clients, replies.ids, setting)
 
     def _learn(self, state: State, clients: Clients, ids: np.ndarray, setting: Setting) -> State:
         """Structure learning, split learning with the clients `ids`, and the features for the next round."""
@@ -195,7 +194,7 @@ class FedSKA(FedAvg):
     ) -> tuple[State, Tensor]:
         """E_g steps on GNN_E with the gradients that clients `ids` tell; returns H^g of everyone, (K, m, d)."""
         parts, held = state.arrays["parts"][known], state.arrays["held"][known]
-        parameters, encoder = Parameters.read(state.arrays, "encoder"), Encoder(parts.shape[2])
+        parameters, encoder = Parameters.read(state.arrays, "encoder"), GraphEncoder(parts.shape[2])
         place = {int(j): position for position, j in enumerate(known)}
         dtype, loss = state.rows.dtype, None
         for _ in range(self.encoder_steps):

@@ -7,27 +7,19 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
-from fedkin.algorithm import Algorithm, Setting, State, follow_influence
+from fedkin.algorithm import Algorithm, Deploys, Setting, State, follow_influence
 from fedkin.clients import NOT_FINITE, Replies
 from fedkin.couplings import LaplacianStep, safe_step, stability, total_variation
 from fedkin.couplings.laplacian import Neighbours
-from fedkin.errors import FedkinError
-from fedkin.graphs import ClientGraph
 from fedkin.local.batches import count_steps
-from fedkin.models import Layout
-
-SMALLEST_VARIANCE = 1e-5
-"""A large step has negative weights; it must not push a running variance below this (the ε of batch norm)."""
 
 
 class LaplacianRegularised(Algorithm):
     """What FedU and dFedU share: the strength η, the length of the regularisation step, and its stability."""
 
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "validated"
+    deploys: ClassVar[Deploys] = "validated"
     graph_spec: ClassVar[str | None] = "equal"
 
     eta: float = Field(0.01, ge=0, allow_inf_nan=False, description="strength η of the pull towards neighbours")
@@ -52,7 +44,7 @@ class LaplacianRegularised(Algorithm):
 
     def remarks(self, setting: Setting) -> list[str]:
         """What the user should know before the run: clients without neighbours, a step beyond the stable bound."""
-        graph, said = graph_of(self, setting), []
+        graph, said = setting.needs_graph(self.name), []
         if graph.isolated:
             alone = ", ".join(map(repr, graph.isolated[:3])) + (", …" if len(graph.isolated) > 3 else "")
             said.append(
@@ -73,7 +65,7 @@ class LaplacianRegularised(Algorithm):
         Beyond the stable bound a client whose training is no longer finite cannot recover: its row grew by the coupling.
         """
         longest = float(np.max(self.step(state.round + 1, setting.sizes)))
-        state = state.with_log(step=longest, stability=stability(graph_of(self, setting), longest))
+        state = state.with_log(step=longest, stability=stability(setting.needs_graph(self.name), longest))
         diverged = [name for name, reason in failed.items() if reason.startswith(NOT_FINITE)]
         if diverged and state.log["stability"] > 2:
             state = state.with_log(diverged=diverged)
@@ -103,28 +95,14 @@ class FedU(LaplacianRegularised):
     neighbours: Neighbours = Field("sampled", description="who pulls: the neighbours in the cohort (sampled), or all")
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
-        graph, layout = graph_of(self, setting), setting.spec.layout
+        graph, layout = setting.needs_graph(self.name), setting.spec.layout
         everyone = len(replies) == len(setting)
         step = self.step(state.round + 1, setting.sizes)
         coupling = LaplacianStep(graph, step, None if everyone else replies.ids, self.neighbours)
         trained = replies["rows"].to(state.rows.dtype)
         moved = coupling.moved(state.rows, trained, out=state.rows if everyone and state.in_place else None)
-        keep_positive(moved, trained, layout)
+        layout.keep_positive(moved, trained)
         state = follow_influence(state.with_rows(replies.ids, moved), replies, coupling)
         if state.watched:
             state = state.with_log(total_variation=total_variation(state.rows[:, : layout.n_parameters], graph))
         return self.described(state, setting, replies.failed)
-
-
-def graph_of(method: Algorithm, setting: Setting) -> ClientGraph:
-    """The run's graph, which the method cannot do without."""
-    if setting.graph is None:
-        raise FedkinError(f"{method.name} needs a client graph; give graph='equal', 'labels', … or one of your own")
-    return setting.graph
-
-
-def keep_positive(rows: Tensor, trained: Tensor, layout: Layout) -> None:
-    """Hold mixed running variances, in place, at 1e-5 or what the client had itself, whichever is less."""
-    variances = layout.variance_columns
-    if variances.any():
-        rows[:, variances] = torch.maximum(rows[:, variances], trained[:, variances].clamp(max=SMALLEST_VARIANCE))

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix
 from fedkin.clients import Clients, Replies
 from fedkin.couplings.clustering import in_order, rand_index
-from fedkin.couplings.clusters import ClusterPropagation, remember
+from fedkin.couplings.clusters import ClusterPropagation, handed_back
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, client_task, training_task
@@ -73,8 +73,8 @@ class IFCA(Algorithm):
         if len(tried) > 1:
             tried[leads] = tried[leads].with_log(trial_loss=losses)
         if state.round + 1 < self.trial_rounds:
-            return together(tried, leads)
-        return together([tried[leads]], 0)
+            return as_one_state(tried, leads)
+        return as_one_state([tried[leads]], 0)
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
         chosen, ids = replies["choice"].numpy(), replies.ids
@@ -82,7 +82,7 @@ class IFCA(Algorithm):
         choice[ids] = replies["choice"]
         formed, labels = in_order(chosen)
         sizes = setting.sizes[ids] if self.weights == "size" else None
-        coupling = ClusterPropagation(ids, labels, remember(formed, choice.numpy()), weights=sizes)
+        coupling = ClusterPropagation(ids, labels, handed_back(formed, choice.numpy()), weights=sizes)
         state = mix(holding(state, choice), replies, coupling)
         one_member = torch.from_numpy(np.array([ids[labels == code][0] for code in range(len(formed))]))
         arrays = {"models": _updated(state.arrays["models"], formed, state.rows[one_member]), "choice": choice}
@@ -112,7 +112,7 @@ def one_of(state: State, number: int) -> State:
     return replace(state, arrays={**state.arrays, **own})
 
 
-def together(sets: list[State], leads: int) -> State:
+def as_one_state(sets: list[State], leads: int) -> State:
     """All sets in one state, with the rows, the influence and the log of the one that leads."""
     names = [name for name in ("models", "choice", "shaped") if name in sets[leads].arrays]
     return (
@@ -138,7 +138,7 @@ def _updated(values: Tensor, index: np.ndarray, new: Tensor) -> Tensor:
     return values
 
 
-def choose(shard: Shard, ids: np.ndarray, models: Tensor) -> Tensor:
+def best_model(shard: Shard, ids: np.ndarray, models: Tensor) -> Tensor:
     """The model (of p, B) with the smallest loss on each client's training samples, (k,); the first of equals."""
     losses = [evaluate(shard, ids, model.expand(len(ids), -1), "train")["loss"] for model in models]
     return torch.stack(losses).nan_to_num(nan=torch.inf).argmin(dim=0)
@@ -147,14 +147,14 @@ def choose(shard: Shard, ids: np.ndarray, models: Tensor) -> Tensor:
 @client_task("ifca_choice")
 def tell_choice(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Which of the shared models each client would take."""
-    return {"choice": choose(shard, request.ids, request.shared["models"].to(shard.spec.dtype))}
+    return {"choice": best_model(shard, request.ids, request.shared["models"].to(shard.spec.dtype))}
 
 
 @training_task("ifca")
 def choose_and_train(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -> Trained:
     """Choose among the shared models, then plain training from the chosen one."""
     models = request.shared["models"].to(shard.spec.dtype)
-    choice = choose(shard, request.ids, models)
+    choice = best_model(shard, request.ids, models)
     settings = Sgd(**request.shared["sgd"])
     trained, loss = train(shard, request.ids, models[choice], settings, request.shared["round"], counters=counters)
     return Trained(trained, loss, start=models[choice], extra={"choice": choice})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.algorithm import Algorithm, Setting, State, mix, place
+from fedkin.algorithm import Algorithm, Deploys, Setting, State, mix, place
 from fedkin.clients import Clients, Replies
 from fedkin.couplings import Identity, Mixing
 from fedkin.graphs.directed import directed
@@ -37,7 +37,7 @@ class Kin(Algorithm):
 
     name: ClassVar[str] = "kin"
     title: ClassVar[str] = "Kin"
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "validated"
+    deploys: ClassVar[Deploys] = "validated"
     keeps: ClassVar[tuple[str, ...]] = ("kin_peers", "kin_weights")
 
     peers: int = Field(20, ge=1, description="candidates whose models a client tries on its own samples")

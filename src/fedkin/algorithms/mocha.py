@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.algorithm import Algorithm, LocalWork, Setting, State, place
+from fedkin.algorithm import Algorithm, Deploys, LocalWork, Setting, State, place
 from fedkin.clients import Replies
 from fedkin.errors import FedkinError
 from fedkin.local.batches import count_steps
@@ -33,7 +33,7 @@ class Mocha(Algorithm):
 
     name: ClassVar[str] = "mocha"
     title: ClassVar[str] = "MOCHA"
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "validated"
+    deploys: ClassVar[Deploys] = "validated"
 
     lam: float = Field(
         0.01, ge=0, allow_inf_nan=False, description="strength λ of the pull towards the mean of all clients"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.algorithm import LocalWork, Setting, State
+from fedkin.algorithm import Deploys, LocalWork, Setting, State
 from fedkin.algorithms.fedavg import FedAvg
 from fedkin.clients import Clients, Replies
 from fedkin.local.batches import Batch
@@ -35,7 +35,7 @@ class PerFedAvg(FedAvg):
 
     name: ClassVar[str] = "perfedavg"
     title: ClassVar[str] = "Per-FedAvg"
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+    deploys: ClassVar[Deploys] = "trained"
 
     alpha: float = Field(0.03, ge=0, description="rate α of the personal step")
     hessian_free: bool = Field(False, description="multiply by I − α∇²f (central differences) instead of first order")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix, stretched
+from fedkin.algorithm import Algorithm, Deploys, LocalWork, Setting, State, mix, stretched
 from fedkin.clients import Replies
 from fedkin.couplings import Average
 from fedkin.errors import FedkinError
@@ -38,7 +38,7 @@ class PFedBayes(Algorithm):
 
     name: ClassVar[str] = "pfedbayes"
     title: ClassVar[str] = "pFedBayes"
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+    deploys: ClassVar[Deploys] = "trained"
 
     lr: float = Field(0.001, gt=0, description="rate of Adam")
     momentum: float = Field(0.0, ge=0, le=0, description="must be 0: Adam has its own")

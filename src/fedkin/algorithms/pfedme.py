@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix, stretched
+from fedkin.algorithm import Algorithm, Deploys, LocalWork, Setting, State, mix, stretched
 from fedkin.clients import Replies
 from fedkin.couplings import Average
 from fedkin.local.sgd import Sgd
@@ -32,7 +32,7 @@ class PFedMe(Algorithm):
 
     name: ClassVar[str] = "pfedme"
     title: ClassVar[str] = "pFedMe"
-    deploys: ClassVar[Literal["received", "trained", "validated"]] = "trained"
+    deploys: ClassVar[Deploys] = "trained"
 
     lr: float = Field(0.005, gt=0, description="rate γ of the common model; γλ is its step towards θ")
     lam: float = Field(15.0, gt=0, description="pull λ between the personal and the common model")

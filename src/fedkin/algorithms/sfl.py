@@ -14,13 +14,9 @@ from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix
 from fedkin.clients import Replies
 from fedkin.couplings.propagation import Propagation, with_self_loops
 from fedkin.errors import FedkinError
-from fedkin.graphs import ClientGraph
 from fedkin.graphs.embedded import EmbeddingGraph, agreement
-from fedkin.graphs.learned import keep_snapshot
+from fedkin.graphs.learned import MOST_NEIGHBOURS, keep_snapshot
 from fedkin.graphs.parameters import Parameters
-
-MOST = 30
-"""Edges kept per client of a learned graph unless told otherwise (fewer where there are fewer clients)."""
 
 
 class SFL(Algorithm):
@@ -52,7 +48,7 @@ class SFL(Algorithm):
     structure: Literal["given", "mixed", "learned"] = Field("given", description="which graph models flow along")
     mix: float = Field(0.05, ge=0, le=1, description="mixed: share p of the learned graph")
     edges: int | None = Field(
-        None, ge=1, description=f"edges each client keeps of a learned graph (default: {MOST}, or all)"
+        None, ge=1, description=f"edges each client keeps of a learned graph (default: {MOST_NEIGHBOURS}, or all)"
     )
     embedding: int = Field(10, ge=1, description="length of the node embeddings of a learned graph")
     fit_steps: int = Field(20, ge=0, description="steps of Adam per round that fit the embeddings")
@@ -60,7 +56,7 @@ class SFL(Algorithm):
 
     def check(self, setting: Setting) -> None:
         if self.structure != "learned":
-            _given(setting)
+            setting.needs_graph(self.name)
         if self.edges is not None and self.edges >= len(setting):
             raise FedkinError(
                 f"sfl: edges = {self.edges} is not allowed: a client has at most {len(setting) - 1} neighbours here"
@@ -68,7 +64,7 @@ class SFL(Algorithm):
 
     def generator(self, setting: Setting) -> EmbeddingGraph:
         """The generator of the learned graph."""
-        return EmbeddingGraph(len(setting), self.embedding, self.edges or min(MOST, len(setting) - 1))
+        return EmbeddingGraph(len(setting), self.embedding, self.edges or min(MOST_NEIGHBOURS, len(setting) - 1))
 
     def start(self, setting: Setting) -> State:
         state = super().start(setting)
@@ -102,13 +98,15 @@ class SFL(Algorithm):
     def _graph(self, state: State, replies: Replies, setting: Setting) -> tuple[State, sp.csr_array]:
         """Â of this round; a learned graph first sees how this round's updates agree."""
         if self.structure == "given":
-            return state, with_self_loops(_given(setting).adjacency)
+            return state, with_self_loops(setting.needs_graph(self.name).adjacency)
         updates = (replies["rows"] - state.arrays["centre"])[:, : setting.spec.layout.n_parameters]
         state, graph = self._fit(state, agreement(updates), torch.from_numpy(replies.ids), setting)
         learned = with_self_loops(sp.csr_array(graph.numpy()))
         if self.structure == "learned":
             return state, learned
-        return state, sp.csr_array((1 - self.mix) * with_self_loops(_given(setting).adjacency) + self.mix * learned)
+        return state, sp.csr_array(
+            (1 - self.mix) * with_self_loops(setting.needs_graph(self.name).adjacency) + self.mix * learned
+        )
 
     def _fit(self, state: State, target: Tensor, who: Tensor, setting: Setting) -> tuple[State, Tensor]:
         """Fit the embeddings to the target among the clients `who`; returns the graph, (K, K)."""
@@ -123,9 +121,3 @@ class SFL(Algorithm):
         kept = keep_snapshot(state.arrays["learned_graphs"], state.arrays["learned_rounds"], graph, state.round + 1)
         state = state.with_arrays(**parameters.arrays("embedding"), learned_graphs=kept[0], learned_rounds=kept[1])
         return state.with_log(graph_error=error), graph
-
-
-def _given(setting: Setting) -> ClientGraph:
-    if setting.graph is None:
-        raise FedkinError("sfl needs a client graph; give graph='shared-labels' or one of your own")
-    return setting.graph

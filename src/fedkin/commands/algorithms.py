@@ -32,7 +32,9 @@ def algorithms(
     from fedkin.commands import show
     from fedkin.files import write_json
 
-    described = [describe(methods.get(each)) for each in ([name] if name else methods.names())]
+    with show.warnings():
+        chosen = [methods.get(name)] if name else methods.every().values()
+    described = [describe_algorithm(each) for each in chosen]
     screen = show.console()
     if name:
         entry = described[0]
@@ -56,7 +58,7 @@ def algorithms(
     show.wrote(json)
 
 
-def describe(method: type[Algorithm]) -> dict[str, Any]:
+def describe_algorithm(method: type[Algorithm]) -> dict[str, Any]:
     """A method as plain values: name, title, one line, reference, graph, parameters."""
     summary = inspect.getdoc(sys.modules[method.__module__]) or inspect.getdoc(method) or ""
     return {

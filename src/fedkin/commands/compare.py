@@ -13,13 +13,14 @@ from fedkin.commands import flags
 from fedkin.commands.run import INTERRUPTED
 
 if TYPE_CHECKING:
-    from fedkin.compare import Comparison
-    from fedkin.config import Settings
+    from fedkin.comparison import Comparison
+    from fedkin.config import Experiment
     from fedkin.run.callbacks import Callback
 
 
+@flags.take_settings
 def compare(
-    file: flags.File = None,
+    given: dict[str, Any],
     algorithms: Annotated[
         str | None,
         typer.Option(
@@ -30,18 +31,6 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    data: flags.Data = None,
-    clients: flags.Clients = None,
-    partition: flags.Partition = None,
-    csv: flags.Csv = None,
-    client: flags.Client = None,
-    target: flags.Target = None,
-    data_seed: flags.DataSeed = None,
-    model: flags.Model = None,
-    graph: flags.Graph = None,
-    assign: flags.Assign = None,
-    rounds: flags.Rounds = None,
-    fraction: flags.Fraction = None,
     seeds: Annotated[
         str | None,
         typer.Option(
@@ -51,11 +40,6 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    seed: flags.Seed = None,
-    eval_every: flags.EvalEvery = None,
-    dtype: flags.Dtype = None,
-    engine: flags.Engine = None,
-    ray_address: flags.RayAddress = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -82,14 +66,10 @@ def compare(
     from fedkin.algorithms import names
 
     listed = None if algorithms is None else [name.strip() for name in algorithms.split(",") if name.strip()]
-    given = flags.layer(
-        data=data, clients=clients, partition=partition, csv=csv, client=client, target=target, data_seed=data_seed,
-        model=model, algorithms=listed, graph=graph, rounds=rounds, fraction=fraction, seed=seed, seeds=seeds,
-        eval_every=eval_every, dtype=dtype, engine=engine, ray_address=ray_address,
-    )  # fmt: skip
-    layers = [config.read(file) if file else {}, given]
+    flag = flags.layer(**given, algorithms=listed, seeds=seeds)
+    layers = [config.read(given["file"]) if given["file"] else {}, flag]
     everything = not any(layer.get(key) for layer in layers for key in ("algorithm", "algorithms"))
-    settings = config.settle(layers, config.parse_assignments(assign or []), default=names())
+    settings = config.settle(layers, config.parse_assignments(given["assign"] or []), default=names())
     comparison = run_comparison(settings, out, skip_unfit=everything)
     finish(comparison, settings, json)
     from fedkin.commands import show
@@ -97,26 +77,23 @@ def compare(
     show.wrote(out)
 
 
-def run_comparison(settings: Settings, out: Path | None = None, skip_unfit: bool = False) -> Comparison:
+def run_comparison(settings: Experiment, out: Path | None = None, skip_unfit: bool = False) -> Comparison:
     """Train everything, with one progress bar per method."""
     from fedkin.commands.show import working
-    from fedkin.compare import compare as run_all
+    from fedkin.comparison import train_all
 
     def federation(seed: int) -> Any:
         with working(f"loading {settings.data.name} …"):
             return settings.federation(seed)
 
-    options = settings.options(settings.seeds[0]).model_dump(exclude={"seed"})
-    methods = list(settings.algorithms().values())
-    with Bars([method.name for method in methods], settings.seeds, options["rounds"]) as bars:
-        found = run_all(
-            federation, settings.model, methods, settings.seeds, settings.graph, out, skip_unfit, bars.watch, **options
-        )
+    algorithms, options = list(settings.algorithms.values()), settings.options
+    with Bars(list(settings.algorithms), settings.seeds, options[0].rounds) as bars:
+        found = train_all(federation, settings.model, algorithms, options, settings.graph, out, skip_unfit, bars.watch)
         bars.complete(found)
     return found
 
 
-def finish(comparison: Comparison, settings: Settings, json: Path | None) -> None:
+def finish(comparison: Comparison, settings: Experiment, json: Path | None) -> None:
     """Print the table, write the JSON, and end with the right exit code."""
     from fedkin.commands import show
     from fedkin.files import write_json
@@ -130,7 +107,7 @@ def finish(comparison: Comparison, settings: Settings, json: Path | None) -> Non
     for note in dict.fromkeys(note for result in comparison.results for note in result.notes):
         show.say(f"note: {note}")
     if json is not None:
-        write_json(json, {"config": describe(settings), **comparison.to_dict()})
+        write_json(json, {"config": resolved(settings), **comparison.to_dict()})
         show.wrote(json)
     if comparison.failed:
         from fedkin.errors import FedkinError
@@ -141,14 +118,14 @@ def finish(comparison: Comparison, settings: Settings, json: Path | None) -> Non
         )
 
 
-def describe(settings: Settings) -> dict[str, Any]:
+def resolved(settings: Experiment) -> dict[str, Any]:
     """The settings of a comparison as they were resolved."""
     return {
         "data": settings.data.model_dump(),
         "model": settings.model,
         "graph": settings.graph,
-        "algorithms": {name: method.model_dump() for name, method in settings.algorithms().items()},
-        "run": settings.options(settings.seeds[0]).model_dump(exclude={"seed"}),
+        "algorithms": {name: method.model_dump() for name, method in settings.algorithms.items()},
+        "run": settings.options[0].model_dump(exclude={"seed"}),
         "seeds": settings.seeds,
     }
 
@@ -201,7 +178,7 @@ class Bars:
         """Bars of runs that were read from disk, or left out."""
         for name, bar in self.bars.items():
             done = sum(result.facts["rounds"] for result in comparison.results if result.algorithm == name)
-            mean = next((line for line in comparison.means() if line["algorithm"] == name), None)
-            news = "does not fit" if mean is None else f"{mean['metric']} {mean[mean['metric']]['mean']:.4f}"
+            line = next((line for line in comparison.lines if line.algorithm == name), None)
+            news = "does not fit" if line is None else f"{line.metric} {line.deployed['mean']:.4f}"
             self.progress.update(bar, completed=done, news=news)
             self.progress.stop_task(bar)

@@ -26,7 +26,8 @@ def list_sets(json: flags.Json = None) -> None:
     from fedkin.data import catalogue
     from fedkin.files import write_json
 
-    entries = catalogue()
+    with show.warnings():
+        entries = catalogue()
     found = show.table("name", "what", "size", "clients", "at hand")
     for column in found.columns[1:]:
         column.justify, column.no_wrap = "left", False
@@ -41,7 +42,7 @@ def list_sets(json: flags.Json = None) -> None:
 @app.command()
 def info(
     name: Name,
-    clients: flags.Clients = None,
+    clients: flags.NumClients = None,
     partition: flags.Partition = None,
     seed: flags.Seed = None,
     json: flags.Json = None,
@@ -66,7 +67,7 @@ def info(
         show.say(f"note: {note}")
     for source in entry["sources"]:
         for file in source["files"]:
-            show.say(f"source {source['kind']}: {file['name']} {file['url'] or '(offline only)'}")
+            show.say(f"source {source['kind']}: {file['name']} {file['url'] or '(offline only)'} ({file['hash']})")
     if clients is not None or partition is not None:
         with show.working(f"loading {name} …"):
             federation = data.load(name, clients=clients, partition=partition, seed=seed or 0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,25 +10,12 @@ import typer
 from fedkin.commands import flags
 from fedkin.commands.compare import finish, run_comparison
 
-SETTINGS: dict[str, dict[str, Any]] = {
+DEMO: dict[str, dict[str, Any]] = {
     "data": {"name": "digits", "clients": 20, "partition": "dirichlet:0.3"},
     "model": {"name": "feature-mlp:32"},
     "training": {"lr": 0.2},
     "run": {"rounds": 30, "seeds": 3, "eval_every": 5},
 }
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch with one thread: in operations as small as the demo's a second one costs more than it helps."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def demo(
@@ -54,9 +39,9 @@ def demo(
     from fedkin import config
     from fedkin.algorithms import names
     from fedkin.commands import show
-    from fedkin.commands.report import write
+    from fedkin.threads import one_thread
 
-    layers = [SETTINGS, flags.layer(seed=seed, seeds=seeds, rounds=rounds)]
+    layers = [DEMO, flags.layer(seed=seed, seeds=seeds, rounds=rounds)]
     settings = config.settle(layers, default=names())
     show.say("scikit-learn's digits over 20 clients, labels split by Dirichlet(0.3)")
     with one_thread():
@@ -65,4 +50,4 @@ def demo(
         comparison.save(out)
     finish(comparison, settings, json)
     show.wrote(out)
-    show.say(f"report: {write(list(comparison.results), out / 'report.html')}")
+    show.say(f"report: {comparison.report(out / 'report.html')}")

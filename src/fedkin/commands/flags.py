@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,8 +30,10 @@ def _option(*names: str, help: str, panel: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
 
 
-Data = Annotated[str | None, _option("--data", help="a data set by name, see: fedkin data list", panel=DATA)]
-Clients = Annotated[int | None, _option("--clients", help="how many clients", panel=DATA)]
+Data = Annotated[
+    str | None, _option("--data", help="a data set, see: fedkin data list; or package.module:set", panel=DATA)
+]
+NumClients = Annotated[int | None, _option("--clients", help="how many clients", panel=DATA)]
 Partition = Annotated[
     str | None,
     _option("--partition", help="who holds what: natural, iid, dirichlet:0.3, labels:2, shards:2, …", panel=DATA),
@@ -57,7 +63,7 @@ Fraction = Annotated[float | None, _option("--fraction", help="share of clients 
 Seed = Annotated[int | None, _option("--seed", help="seed of all random numbers (default: 0)", panel=RUN)]
 EvalEvery = Annotated[int | None, _option("--eval-every", help="evaluate every so many rounds", panel=RUN)]
 Dtype = Annotated[str | None, _option("--dtype", help="float32 or float64 (default: float32)", panel=RUN)]
-RowsFile = Annotated[
+RowsPath = Annotated[
     Path | None,
     _option("--rows-file", help="keep the server's rows in this file, not in memory (fedu)", panel=RUN, metavar="FILE"),
 ]
@@ -72,9 +78,49 @@ Json = Annotated[
     Path | None,
     _option("--json", help="write everything a program needs", panel=OUTPUT, metavar="FILE", callback=_writable),
 ]
-File = Annotated[
+SettingsFile = Annotated[
     Path | None, typer.Argument(help="settings (TOML); flags override them", metavar="FILE.toml", show_default=False)
 ]
+
+
+SETTINGS: dict[str, Any] = {
+    "file": SettingsFile,
+    "data": Data,
+    "clients": NumClients,
+    "partition": Partition,
+    "csv": Csv,
+    "client": Client,
+    "target": Target,
+    "data_seed": DataSeed,
+    "model": Model,
+    "graph": Graph,
+    "assign": Assign,
+    "rounds": Rounds,
+    "fraction": Fraction,
+    "seed": Seed,
+    "eval_every": EvalEvery,
+    "dtype": Dtype,
+    "engine": Engine,
+    "ray_address": RayAddress,
+}
+"""The flags of every command that trains."""
+
+
+def take_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the flags of SETTINGS before its own; it gets what they were given as its first argument."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    shared = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in SETTINGS.items()]
+    parameters = [*shared, *(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own)]
+
+    @wraps(command)
+    def wrapped(**values: Any) -> None:
+        given = {name: values.pop(name, None) for name in SETTINGS}
+        command(given, **values)
+
+    wrapped.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del wrapped.__wrapped__
+    return wrapped
 
 
 def layer(**given: Any) -> dict[str, dict[str, Any]]:

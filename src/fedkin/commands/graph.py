@@ -29,7 +29,7 @@ def build(
         str, typer.Argument(help="knn:5, statistics, gaussian, labels, sizes, random, complete, …", show_default=False)
     ],
     data: flags.Data = None,
-    clients: flags.Clients = None,
+    clients: flags.NumClients = None,
     partition: flags.Partition = None,
     csv: flags.Csv = None,
     client: flags.Client = None,
@@ -64,8 +64,8 @@ def build(
     with show.working(f"loading {settings.data.name} …"):
         federation = settings.federation(settings.seeds[0])
     with show.working("building the graph …"):
-        (method,) = settings.algorithms().values()
-        run = prepare(federation, settings.model, method, settings.options(settings.seeds[0]), spec)
+        (algorithm,) = settings.algorithms.values()
+        run = prepare(federation, settings.model, algorithm, settings.options[0], spec)
         run.clients.close()
     graph = run.setting.graph
     assert graph is not None
@@ -140,7 +140,7 @@ def convert(
     show.wrote(out)
 
 
-def describe(graph: ClientGraph) -> dict[str, Any]:
+def graph_numbers(graph: ClientGraph) -> dict[str, Any]:
     """A graph in numbers."""
     import numpy as np
 
@@ -163,7 +163,7 @@ def _present(graph: ClientGraph, plot: Path | None, json: Path | None, response:
     from fedkin.commands import show
     from fedkin.files import write_json
 
-    numbers = describe(graph)
+    numbers = graph_numbers(graph)
     show.say(repr(graph))
     screen = show.console()
     screen.print(
@@ -171,8 +171,8 @@ def _present(graph: ClientGraph, plot: Path | None, json: Path | None, response:
             {
                 "λ₁ (algebraic connectivity)": f"{numbers['lambda_1']:.6g}",
                 "λ_max": f"{numbers['lambda_max']:.6g}",
-                "component sizes": show.names([str(size) for size in numbers["component_sizes"]]),
-                "isolated clients": show.names(numbers["isolated"]),
+                "component sizes": show.some_of([str(size) for size in numbers["component_sizes"]]),
+                "isolated clients": show.some_of(numbers["isolated"]),
             }
         )
     )
@@ -200,9 +200,9 @@ def _network(graph: ClientGraph, ax: Axes) -> None:
 
 
 def _spectrum(graph: ClientGraph, ax: Axes) -> None:
-    from fedkin.graphs.spectrum import DENSE_LIMIT
+    from fedkin.graphs.spectrum import DECOMPOSITION_LIMIT
 
-    if len(graph) <= DENSE_LIMIT:
+    if len(graph) <= DECOMPOSITION_LIMIT:
         values = graph.eigen()[0]
         ax.plot(range(len(values)), values, ".-")
     else:  # too many for all of them: the ends

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fedkin.commands import flags
-
-if TYPE_CHECKING:
-    from fedkin.result import Result
 
 
 def report(
@@ -30,12 +27,13 @@ def report(
     """
     from fedkin.commands import show
     from fedkin.files import write_json
+    from fedkin.reports.page import write_report
     from fedkin.result import load
     from fedkin.result.records import run_record
 
     results = [load(folder) for folder in find_runs(runs)]
     with show.working("drawing …"):
-        page = write(results, out)
+        page = write_report(results, out)
     if json is not None:
         write_json(json, {"report": str(page), "runs": [run_record(result) for result in results]})
     show.wrote(json)
@@ -55,11 +53,3 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
             inside = [folder]
         found += inside
     return found
-
-
-def write(results: list[Result], path: Path) -> Path:
-    """The page, written by fedkin.reports."""
-    from fedkin.reports.page import write_report
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return write_report(results, path)

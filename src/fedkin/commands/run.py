@@ -13,23 +13,16 @@ from fedkin.commands import flags
 
 if TYPE_CHECKING:
     from fedkin.algorithm import Algorithm
-    from fedkin.config import Settings
+    from fedkin.config import Experiment
     from fedkin.federation import Federation
     from fedkin.result import Result
 
 INTERRUPTED = 130
 
 
+@flags.take_settings
 def run(
-    file: flags.File = None,
-    data: flags.Data = None,
-    clients: flags.Clients = None,
-    partition: flags.Partition = None,
-    csv: flags.Csv = None,
-    client: flags.Client = None,
-    target: flags.Target = None,
-    data_seed: flags.DataSeed = None,
-    model: flags.Model = None,
+    given: dict[str, Any],
     algorithm: Annotated[
         str | None,
         typer.Option(
@@ -39,16 +32,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    graph: flags.Graph = None,
-    assign: flags.Assign = None,
-    rounds: flags.Rounds = None,
-    fraction: flags.Fraction = None,
-    seed: flags.Seed = None,
-    eval_every: flags.EvalEvery = None,
-    dtype: flags.Dtype = None,
-    rows_file: flags.RowsFile = None,
-    engine: flags.Engine = None,
-    ray_address: flags.RayAddress = None,
+    rows_file: flags.RowsPath = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -90,30 +74,27 @@ def run(
     """
     from fedkin import config
     from fedkin.commands.show import working
-    from fedkin.run import train
+    from fedkin.run import begin
     from fedkin.run.callbacks import Callback, Progress, TensorBoard
 
-    given = flags.layer(
-        data=data, clients=clients, partition=partition, csv=csv, client=client, target=target, data_seed=data_seed,
-        model=model, algorithm=algorithm, graph=graph, rounds=rounds, fraction=fraction, seed=seed,
-        eval_every=eval_every, dtype=dtype, rows_file=rows_file, engine=engine, ray_address=ray_address,
-    )  # fmt: skip
-    layers = {"file": config.read(file) if file else {}, "flag": given}
-    assignments = config.parse_assignments(assign or [])
+    layers = {
+        "file": config.read(given["file"]) if given["file"] else {},
+        "flag": flags.layer(**given, algorithm=algorithm, rows_file=rows_file),
+    }
+    assignments = config.parse_assignments(given["assign"] or [])
     settings = config.settle([*layers.values()], assignments)
-    if len(settings.methods) > 1:
+    if len(settings.algorithms) > 1:
         raise typer.BadParameter("the file lists several methods; choose one with --algorithm, or use fedkin compare")
-    if explain:
-        _explain(settings, layers, assignments)
-        return
-    (name, method), chosen_seed = next(iter(settings.algorithms().items())), settings.seeds[0]
     with working(f"loading {settings.data.name} …"):
-        federation = settings.federation(chosen_seed)
+        federation = settings.federation(settings.seeds[0])
+    if explain:
+        _explain(settings, federation, layers, assignments)
+        return
+    (chosen,), options = settings.algorithms.values(), settings.options[0]
     callbacks: list[Callback] = [Progress(), *([TensorBoard(tensorboard)] if tensorboard else [])]
-    target_folder = out or _new_folder(f"{_short(settings)}-{name}-seed{chosen_seed}")
-    options: dict[str, Any] = {"graph": settings.graph, "out": target_folder, "callbacks": callbacks}
-    result = train(federation, settings.model, method, **options, **settings.options(chosen_seed).model_dump())
-    _finish(result, target_folder, json)
+    folder = out or _new_folder(f"{_short(settings)}-{chosen.name}-seed{options.seed}")
+    result = begin(federation, settings.model, chosen, options, settings.graph, folder, callbacks)
+    _finish(result, folder, json)
 
 
 def resume(
@@ -148,6 +129,7 @@ def resume(
 def _finish(result: Result, folder: Path, json: Path | None) -> None:
     from fedkin.commands import show
     from fedkin.files import write_json
+    from fedkin.reports.wording import human_bytes
     from fedkin.result.records import failures, run_record
 
     screen = show.console()
@@ -155,7 +137,7 @@ def _finish(result: Result, folder: Path, json: Path | None) -> None:
     for part in show.result_tables(result):
         screen.print(part)
     facts = result.facts
-    screen.print(f"{show.human_bytes(facts['bytes'])} exchanged, {facts['seconds']:.1f} s training")
+    screen.print(f"{human_bytes(facts['bytes'])} exchanged, {facts['seconds']:.1f} s training")
     for note in result.notes:
         show.say(f"note: {note}")
     failed = failures(result)
@@ -172,10 +154,10 @@ def _finish(result: Result, folder: Path, json: Path | None) -> None:
         raise typer.Exit(INTERRUPTED)
 
 
-def _short(settings: Settings) -> str:
+def _short(settings: Experiment) -> str:
     """The data in a word, for the name of a folder."""
     path = getattr(settings.data, "path", None)
-    return Path(path).stem if path else settings.data.name
+    return Path(path).stem if path else settings.data.name.rpartition(":")[2]
 
 
 def _new_folder(name: str) -> Path:
@@ -197,17 +179,16 @@ def _path(federation: Federation, model: str, method: Algorithm, dtype: str) -> 
     return f"local training: {choice.name} kernel ({choice.reason}){together}"
 
 
-def _explain(settings: Settings, layers: Mapping[str, Any], assignments: Mapping[str, Any]) -> None:
+def _explain(
+    settings: Experiment, federation: Federation, layers: Mapping[str, Any], assignments: Mapping[str, Any]
+) -> None:
     """What would be trained, and where every setting comes from."""
     from fedkin.commands import show
     from fedkin.commands.algorithms import reference
     from fedkin.config import origins
 
     screen = show.console()
-    seed = settings.seeds[0]
-    (name, method), options = next(iter(settings.algorithms().items())), settings.options(seed)
-    with show.working(f"loading {settings.data.name} …"):
-        federation = settings.federation(seed)
+    (name, method), options = next(iter(settings.algorithms.items())), settings.options[0]
     found = show.table("setting", "value", "from", title=f"fedkin would train {method.title} on {federation}")
     found.columns[1].justify = found.columns[2].justify = "left"
 

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings, simplefilter
+
+from fedkin.data.progress import working as working
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from fedkin.compare import Comparison
+    from fedkin.comparison import Comparison
     from fedkin.result import Result
 
 PIPE_WIDTH = 120
@@ -24,18 +27,6 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, markup=False, soft_wrap=False)
-
-
-@contextmanager
-def working(what: str) -> Iterator[None]:
-    """A spinner on standard error while something takes its time; silence where that is no terminal."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(what):
-        yield
 
 
 def table(*columns: str, caption: str | None = None, title: str | None = None) -> Table:
@@ -69,19 +60,7 @@ def facts(rows: dict[str, Any]) -> Table:
     return made
 
 
-def human_bytes(count: float) -> str:
-    """
-    >>> [human_bytes(n) for n in (0, 999, 1500, 2.5e6, 3e12)]
-    ['0 B', '999 B', '1.5 kB', '2.5 MB', '3.0 TB']
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def number(value: float | None, metric: str) -> str:
+def metric_text(value: float | None, metric: str) -> str:
     """A metric as people read it: accuracies in per cent."""
     if value is None or value != value:
         return "–"
@@ -94,15 +73,25 @@ def heading(metric: str) -> str:
 
 def comparison_table(comparison: Comparison) -> Table:
     """Per method, averaged over seeds: the headline metric over clients, its tails, gains, pre and post, cost."""
-    lines = comparison.means()
-    metric = lines[0]["metric"]
-    seeds = max(len(line["seeds"]) for line in lines)
+    from fedkin.reports.wording import human_bytes
+
+    lines = comparison.lines
+    metric, seeds, counted = (
+        lines[0].metric,
+        max(len(line.seeds) for line in lines),
+        max(line.counted for line in lines),
+    )
     clients = len(comparison.results[0].names)
     caption = f"{heading(metric)} of the models {clients} clients would deploy, on their own test samples: mean ± std over clients"
     if seeds > 1:
         caption += f"; all numbers are means over {seeds} seeds, '± seeds' is the std of the mean over seeds"
-    caption += ".\ngained/lost: clients that do better/worse than when training alone (local). pre/post: before/after local training."
-    if any(not line["listed"] for line in lines):
+    averaged = ", averaged over seeds" if seeds > 1 else ""
+    drawn = f" ({clients} in each of {counted // clients} draws of the data)" if counted > clients else ""
+    caption += (
+        f".\ngained/lost: clients that do better/worse than when training alone (local){averaged}, of {counted}{drawn}."
+    )
+    caption += "\npre/post: before/after local training."
+    if any(line.algorithm not in comparison.listed for line in lines):
         caption += "\n* local was not asked for; it is run for the gains."
     columns = [
         "method",
@@ -118,18 +107,18 @@ def comparison_table(comparison: Comparison) -> Table:
     ]
     made = table(*(c for c in columns if seeds > 1 or c != "± seeds"), caption=caption)
     for line in lines:
-        own = line[metric]
+        own = line.deployed
         cells = [
-            line["algorithm"] + ("" if line["listed"] else " *"),
-            f"{number(own['mean'], metric)} ± {number(own['std'], metric)}",
-            number(line["seed_std"], metric),
-            number(own["best5"], metric),
-            number(own["worst5"], metric),
-            "–" if line["algorithm"] == "local" else f"{line['gained']:.3g} / {line['lost']:.3g}",
-            number(line["pre"]["mean"], metric),
-            number(line["post"]["mean"], metric),
-            human_bytes(line["bytes"]),
-            f"{line['seconds']:.1f}",
+            line.algorithm + ("" if line.algorithm in comparison.listed else " *"),
+            f"{metric_text(own['mean'], metric)} ± {metric_text(own['std'], metric)}",
+            metric_text(line.seed_std, metric),
+            metric_text(own["best5"], metric),
+            metric_text(own["worst5"], metric),
+            "–" if line.is_alone else f"{line.gained} / {line.lost}",
+            metric_text(line.pre["mean"], metric),
+            metric_text(line.post["mean"], metric),
+            human_bytes(line.bytes),
+            f"{line.seconds:.1f}",
         ]
         made.add_row(*(cell for cell, column in zip(cells, columns) if seeds > 1 or column != "± seeds"))
     return made
@@ -142,14 +131,14 @@ def result_tables(result: Result, most: int = 20) -> Iterator[Table]:
     for when in ("pre", "post", "deployed"):
         own = result.summary(when)
         parts = ("mean", "std", "best5", "worst5", "weighted")
-        summary.add_row(when, *(number(own[part], metric) for part in parts))
+        summary.add_row(when, *(metric_text(own[part], metric) for part in parts))
     yield summary
     if len(result.names) > most:
         return
     share = result.influence
     each = table("client", "samples", "pre", "post", "deploys", *(["own share"] if share is not None else []))
     for k, name in enumerate(result.names):
-        values = [number(result.metrics[when][result.metric][k], metric) for when in ("pre", "post")]
+        values = [metric_text(result.metrics[when][result.metric][k], metric) for when in ("pre", "post")]
         shaped = [] if share is None else [f"{100 * share[k, k]:.0f} %"]
         each.add_row(name, str(result.sizes[k]), *values, result.choice[k], *shaped)
     yield each
@@ -161,14 +150,24 @@ def say(*lines: str) -> None:
         print(line)
 
 
+@contextmanager
+def warnings() -> Iterator[None]:
+    """Warnings as one line each on standard error."""
+    with catch_warnings(record=True) as caught:
+        simplefilter("always", UserWarning)
+        yield
+    for warning in caught:
+        print(f"warning: {warning.message}", file=sys.stderr)
+
+
 def wrote(path: Path | None) -> None:
     if path is not None:
         print(f"wrote {path}")
 
 
-def names(values: Sequence[str], most: int = 8) -> str:
+def some_of(values: Sequence[str], most: int = 8) -> str:
     """
-    >>> names(["a", "b", "c"], most=2)
+    >>> some_of(["a", "b", "c"], most=2)
     'a, b and 1 more'
     """
     rest = f" and {len(values) - most} more" if len(values) > most else ""

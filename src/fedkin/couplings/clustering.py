@@ -64,7 +64,7 @@ def k_means_seeds(rows: Tensor, clusters: int, seed: int) -> np.ndarray:
         return kmeans_plusplus(embed(rows), min(clusters, len(rows)), random_state=seed % 2**32)[1]
 
 
-def nearest(rows: Tensor, centres: Tensor) -> np.ndarray:
+def nearest_centre(rows: Tensor, centres: Tensor) -> np.ndarray:
     """The centre (of p, B) each row (of m, B) is closest to, (m,)."""
     return np.array([int((centres - row).square().sum(dim=1, dtype=torch.float64).argmin()) for row in rows])
 

@@ -76,13 +76,13 @@ def averaging(labels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarr
     return averages
 
 
-def remember(names: np.ndarray, last: np.ndarray) -> np.ndarray:
+def handed_back(names: np.ndarray, last: np.ndarray) -> np.ndarray:
     """What each client is handed back by its last cluster: `names` (c,) are the clusters of this round, `last` (K,).
 
     A client whose cluster was formed this round gets its model, one whose cluster was not keeps what it has, one that
     never had a cluster (−1) gets the mean.
 
-    >>> remember(np.array([4, 7]), np.array([7, 4, 5, -1]))
+    >>> handed_back(np.array([4, 7]), np.array([7, 4, 5, -1]))
     array([ 1,  0, -2, -1])
     """
     place = {int(name): code for code, name in enumerate(names)}

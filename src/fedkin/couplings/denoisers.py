@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedkin.errors import FedkinError, unknown
+from fedkin import plugins
+from fedkin.errors import FedkinError
 
 Strength = float | tuple[float, float]
 Response = Callable[[np.ndarray, float], np.ndarray]
@@ -79,20 +80,21 @@ def denoiser(
     return register
 
 
-def find(which: str | Response | Denoiser) -> Denoiser:
-    """A denoiser by name, or a user's own function h(λ, strength)."""
-    if isinstance(which, Denoiser):
-        return which
-    if callable(which):
-        return Denoiser(getattr(which, "__name__", "own"), which)  # type: ignore[arg-type]
-    if which not in _DENOISERS:
-        raise unknown("denoiser", which, names())
-    return _DENOISERS[which]
+def find(which: str | Response | Denoiser, also: tuple[str, ...] = ()) -> Denoiser:
+    """A denoiser by name (see fedkin.plugins for those of others), or a user's own function h(λ, strength)."""
+    found = plugins.find("denoiser", which, _DENOISERS, also) if isinstance(which, str) else which
+    if isinstance(found, Denoiser):
+        return found
+    if not callable(found):
+        raise FedkinError(f"denoiser {which!r} is a {type(found).__name__}; give a name or a function h(λ, strength)")
+    own = Denoiser(getattr(found, "__name__", "own"), found)  # type: ignore[arg-type]
+    registered = (entry for entry in _DENOISERS.values() if entry.response is found)
+    return next(registered, own) if isinstance(which, str) else own
 
 
-def names() -> tuple[str, ...]:
-    """The registered denoisers."""
-    return tuple(_DENOISERS)
+def filter_names() -> tuple[str, ...]:
+    """The denoisers that can be named, those of installed packages last."""
+    return plugins.names("denoiser", _DENOISERS)
 
 
 def _both(strength: Strength) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from fedkin.couplings.filters import GraphFilter
 from fedkin.couplings.plug import ITERATIVE
 from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph
-from fedkin.graphs.spectrum import DENSE_LIMIT
+from fedkin.graphs.spectrum import DECOMPOSITION_LIMIT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,9 +33,11 @@ def draw_response(
     """
     if denoiser == ITERATIVE:
         raise FedkinError("graph total variation is not linear: it has no response over λ; draw soft, hard, heat, …")
-    ranked, small = find(denoiser).rank, len(graph) <= DENSE_LIMIT
+    ranked, small = find(denoiser).rank, len(graph) <= DECOMPOSITION_LIMIT
     if ranked and not small:
-        raise FedkinError(f"the response of {denoiser!r} needs all eigenvalues: at most {DENSE_LIMIT:,} clients")
+        raise FedkinError(
+            f"the response of {denoiser!r} needs all eigenvalues: at most {DECOMPOSITION_LIMIT:,} clients"
+        )
     if not strengths:
         strengths = sorted({1, -(-len(graph) // 4), -(-len(graph) // 2)}) if ranked else (1.0, 0.05, 0.005, 0.0005)
     filters = [GraphFilter(graph, denoiser, s, fidelity="none", factor2=factor2) for s in strengths]

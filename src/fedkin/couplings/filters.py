@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Fidelity = Literal["size_weighted", "none", "row_normalised", "literal"]
 
 DENSE_LIMIT = 3_000
-"""Up to this many clients the filter is one K×K matrix; above, nothing of that size is formed."""
+"""Up to this many clients the filter is one K×K matrix, applied every round; above, nothing of that size is formed."""
 
 RANK_LIMIT = 500
 """The most modes computed for the hard filter above the dense limit."""

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 
 from fedkin.couplings.coupling import Coupling
-from fedkin.couplings.sparse import ClientMatrix, empty
+from fedkin.couplings.sparse import ClientMatrix, uninitialised
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
 from fedkin.threads import one_thread
@@ -71,7 +71,7 @@ class LaplacianStep(Coupling):
             return self._operator.times(rows, out)
         chosen = torch.from_numpy(self.cohort)
         moved = self.moved(rows, rows[chosen])
-        out = (empty((rows.shape[0], rows.shape[1]), rows.dtype) if out is None else out).copy_(rows)
+        out = (uninitialised((rows.shape[0], rows.shape[1]), rows.dtype) if out is None else out).copy_(rows)
         out[chosen] = moved
         return out
 

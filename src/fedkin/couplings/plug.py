@@ -11,15 +11,21 @@ from fedkin.couplings.coupling import Coupling
 from fedkin.couplings.denoisers import Denoiser, Response, Strength
 from fedkin.couplings.filters import Fidelity, GraphFilter
 from fedkin.couplings.graph_total_variation import GraphTotalVariation
-from fedkin.errors import FedkinError, unknown
+from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph
 
 ITERATIVE = "tv"
 
 
-def names() -> tuple[str, ...]:
+def denoiser_names() -> tuple[str, ...]:
     """All denoisers that can be named."""
-    return (*denoisers.names(), ITERATIVE)
+    return (*denoisers.filter_names(), ITERATIVE)
+
+
+def refuse_unknown(denoiser: str) -> None:
+    """Refuse a denoiser that cannot be named."""
+    if denoiser != ITERATIVE:
+        denoisers.find(denoiser, also=(ITERATIVE,))
 
 
 def graph_denoiser(
@@ -36,8 +42,8 @@ def graph_denoiser(
     GraphFilter(heat, strength=0.1, size_weighted, 2 clients)
     """
     if denoiser != ITERATIVE:
-        if isinstance(denoiser, str) and denoiser not in names():
-            raise unknown("denoiser", denoiser, names())
+        if isinstance(denoiser, str):
+            refuse_unknown(denoiser)
         return GraphFilter(graph, denoiser, strength, sizes, fidelity, factor2)
     if isinstance(strength, tuple) or factor2:
         raise FedkinError("graph total variation has one strength and no factor2")

@@ -43,7 +43,7 @@ def increasing_rank(tau: int, every: int = 1) -> Schedule:
     return lambda t: min(tau, 1 + (t - 1) // every)
 
 
-def checked(schedule: Schedule) -> Schedule:
+def checked_schedule(schedule: Schedule) -> Schedule:
     """A user's own schedule: what it returns is refused if it is not a finite number ≥ 0."""
 
     def strength(t: int) -> float:

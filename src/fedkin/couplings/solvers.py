@@ -13,7 +13,7 @@ import scipy.sparse as sp
 import torch
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-from fedkin.couplings.sparse import empty, to_torch
+from fedkin.couplings.sparse import to_torch, uninitialised
 from fedkin.errors import FedkinError
 
 Columns = Callable[[torch.Tensor], torch.Tensor]
@@ -37,7 +37,7 @@ class Ordered:
         """`solve` on every block of columns of `rows` (K, B), clients in the inner order."""
         width = max(16, BLOCK // (rows.dtype.itemsize * self.clients) // 16 * 16)
         order, back = torch.from_numpy(self.order), torch.from_numpy(np.argsort(self.order))
-        out = empty((rows.shape[0], rows.shape[1]), rows.dtype)
+        out = uninitialised((rows.shape[0], rows.shape[1]), rows.dtype)
         for at in range(0, rows.shape[1], width):
             block = rows[:, at : at + width].index_select(0, order)
             out[:, at : at + width] = solve(block).index_select(0, back)

@@ -13,7 +13,7 @@ _HUGE = 64 * 2**20
 """Results above this many bytes are allocated on huge pages."""
 
 
-def empty(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+def uninitialised(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
     """An uninitialised tensor, on huge pages when it is large.
 
     Fresh memory costs one page fault per page touched; with 4 KiB pages that is several times dearer than writing the
@@ -60,7 +60,7 @@ class ClientMatrix:
     def times(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """The product, into `out` if given (which must not overlap `rows`)."""
         if out is None:
-            out = empty((self.csr.shape[0], rows.shape[1]), rows.dtype)
+            out = uninitialised((self.csr.shape[0], rows.shape[1]), rows.dtype)
         if self.dense:
             return torch.mm(self.typed(rows.dtype), rows, out=out)
         return torch.addmm(out, self.typed(rows.dtype), rows, beta=0, out=out)

@@ -11,13 +11,12 @@ import numpy as np
 from fedkin.data import partition as partitions
 from fedkin.data.topology import true_groups
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation, Split, _split_indices
+from fedkin.federation import PARTS, Federation, Holdout, Split
 from fedkin.streams import Streams
 from fedkin.task import Task
 
 Scale = Callable[[np.ndarray], np.ndarray]
 Fit = Callable[[np.ndarray], Scale]
-PARTS = ("train", "validation", "test")
 DOWNSAMPLE = {"tables": (0.5, 0.2, 0.4), "curves": (0.9, 0.05, 0.2)}
 
 
@@ -49,11 +48,7 @@ class Recipe:
     official: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("test_fraction", "validation_fraction"):
-            if not 0 <= getattr(self, name) < 1:
-                raise FedkinError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1")
-        if self.test_fraction + self.validation_fraction >= 1:
-            raise FedkinError("test_fraction and validation_fraction leave nothing to train on; their sum must be < 1")
+        _ = self.holdout  # refuses bad fractions
         if self.clients is not None and self.clients < 1:
             raise FedkinError(f"clients is {self.clients}; at least one is needed")
         self.reduction()
@@ -61,6 +56,10 @@ class Recipe:
     @property
     def streams(self) -> Streams:
         return Streams(self.seed)
+
+    @property
+    def holdout(self) -> Holdout:
+        return Holdout(self.test_fraction, self.validation_fraction, self.seed)
 
     def natural(self, has_clients: bool) -> bool:
         """Whether to use the set's own clients."""
@@ -145,12 +144,11 @@ def pooled(
             notes = (*notes, "clients overlap (official shards): a sample may train one client and test another")
         if spec.split(":")[0] == "topology":
             truth, graph = true_groups(spec.partition(":")[2] or "1", names)
-    split = []
+    split, holdout = [], recipe.holdout
     for name, own in groups.items():
         if len(own) == 0:
             raise FedkinError(f"client {name!r} gets no samples under this partition; use fewer clients")
-        rng = recipe.streams.generator("split", name)
-        index = _split_indices(len(own), y[rows[own]], recipe.test_fraction, recipe.validation_fraction, rng)
+        index = holdout.indices(name, len(own), y[rows[own]])
         split.append({part: rows[own[index[part]]] for part in PARTS})
     split = recipe.reduced(split)
     order = {part: np.concatenate([own[part] for own in split]) for part in PARTS}

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedkin import plugins
 from fedkin.data import store
 from fedkin.data.federate import Recipe
 from fedkin.data.progress import working
@@ -30,7 +31,8 @@ class DataSet:
     """A data set: what it is, where it comes from, and how its arrays become a federation.
 
     `build(arrays, recipe, **options)` returns the federation; `clients` says what a natural client is ("subjects"),
-    None if the set must be partitioned. A set without sources is embedded or generated.
+    None if the set must be partitioned. `split` says what keeps test samples apart from training, `metric` by what to
+    judge (empty: accuracy, or the mean squared error). A set without sources is embedded or generated.
     """
 
     name: str
@@ -43,6 +45,8 @@ class DataSet:
     clients: str | None = None
     test_fraction: float = 0.25
     validation_fraction: float = 0.0
+    split: str = "at random in each client"
+    metric: str = ""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -60,22 +64,30 @@ def dataset(**facts: Any) -> Callable[[Build], Build]:
     return register
 
 
-@cache
 def _sets() -> dict[str, DataSet]:
-    """All data sets by name; importing their modules registers them."""
+    """The registered data sets by name, ours among them."""
+    _register_ours()
+    return _SETS
+
+
+@cache
+def _register_ours() -> None:
+    """Importing the modules of our data sets registers them."""
     from fedkin.data import sets
 
     found = [f"{sets.__name__}.{module.name}" for module in pkgutil.iter_modules(sets.__path__)]
     for module in (*found, "fedkin.data.synthetic"):
         importlib.import_module(module)
-    return dict(sorted(_SETS.items()))
 
 
 def get(name: str) -> DataSet:
-    """The data set of this name; near matches if there is none."""
-    if name not in _sets():
-        raise unknown("data set", name, _sets())
-    return _sets()[name]
+    """The data set of this name, or `package.module:thing` (see fedkin.plugins); near matches if there is none."""
+    found = plugins.find("data set", name, _sets())
+    if not isinstance(found, DataSet):
+        found = next((entry for entry in _SETS.values() if entry.build is found), None)
+    if found is None:
+        raise FedkinError(f"data set {name!r} is none: it must be a DataSet, or a function registered with @dataset")
+    return found
 
 
 def _folder(data: DataSet, source: Source) -> Path:
@@ -105,6 +117,8 @@ def info(name: str) -> dict[str, Any]:
         "description": data.description,
         "size": data.size,
         "clients": data.clients or "none of its own: use a partition",
+        "split": data.split,
+        "metric": data.metric or "accuracy, or mean squared error",
         "licence": data.licence,
         "citation": data.citation,
         "at_hand": at_hand,
@@ -127,7 +141,7 @@ def info(name: str) -> dict[str, Any]:
 def catalogue() -> list[dict[str, Any]]:
     """One entry per data set, sorted by name: name, description, size, natural clients, licence, what is at hand."""
     keys = ("name", "description", "size", "clients", "licence", "citation", "at_hand", "notes")
-    return [{key: entry[key] for key in keys} for entry in map(info, _sets())]
+    return [{key: entry[key] for key in keys} for entry in plugins.every("data set", _sets(), info).values()]
 
 
 def prepare(name: str, directory: str | os.PathLike[str] | None = None, force: bool = False) -> Path | None:
@@ -136,7 +150,10 @@ def prepare(name: str, directory: str | os.PathLike[str] | None = None, force: b
     Files are looked for in `directory`, else in `$FEDKIN_DATA`; then the cache is used as it is; then upstream (or
     `$FEDKIN_MIRROR`) is asked. Nothing half-written is ever left in the cache.
     """
-    data = get(name)
+    return _prepared(get(name), directory, force)
+
+
+def _prepared(data: DataSet, directory: str | os.PathLike[str] | None, force: bool = False) -> Path | None:
     if not data.sources:
         return None
     folder = offline_folder(directory)
@@ -146,7 +163,7 @@ def prepare(name: str, directory: str | os.PathLike[str] | None = None, force: b
             return _prepare_from(data, source, files, force)
     if directory is not None:
         wanted = " or ".join(", ".join(f.name for f in s.files) for s in data.sources)
-        raise FedkinError(f"{directory} holds no files of {name!r}; expected {wanted}")
+        raise FedkinError(f"{directory} holds no files of {data.name!r}; expected {wanted}")
     for source in data.sources:
         target = _folder(data, source)
         if store.read_meta(target) and not force:
@@ -155,12 +172,12 @@ def prepare(name: str, directory: str | os.PathLike[str] | None = None, force: b
         if source.downloadable:
             return _download(data, source)
     wanted = ", ".join(f.name for f in data.sources[0].files)
-    raise FedkinError(f"{name!r} has no public download; put {wanted} in a folder and name it by FEDKIN_DATA")
+    raise FedkinError(f"{data.name!r} has no public download; put {wanted} in a folder and name it by FEDKIN_DATA")
 
 
 def _prepare_from(data: DataSet, source: Source, files: Mapping[str, Path], force: bool, trusted: bool = False) -> Path:
     target = _folder(data, source)
-    version = store.fingerprint(files)
+    version = store.version_of(files)
     meta = store.read_meta(target)
     if meta and meta.get("version") == version and not force:
         return target
@@ -169,7 +186,7 @@ def _prepare_from(data: DataSet, source: Source, files: Mapping[str, Path], forc
             file.verify(files[file.name])
     with working(f"reading {data.name}, once …"):
         arrays = source.read(files)
-    store.write(target, arrays, {"set": data.name, "kind": source.kind, "version": version})
+    store.write_cache(target, arrays, {"set": data.name, "kind": source.kind, "version": version})
     return target
 
 
@@ -186,12 +203,12 @@ def _download(data: DataSet, source: Source) -> Path:
 
 
 def _arrays(data: DataSet, directory: str | os.PathLike[str] | None) -> tuple[Arrays, tuple[str, ...]]:
-    folder = prepare(data.name, directory)
+    folder = _prepared(data, directory)
     if folder is None:
         return {}, ()
     meta = store.read_meta(folder) or {}
     source = next(s for s in data.sources if s.kind == folder.name)
-    return store.read(folder, meta.get("arrays", [])), source.notes
+    return store.read_cache(folder, meta.get("arrays", [])), source.notes
 
 
 def load(

@@ -14,6 +14,9 @@ import numpy as np
 from fedkin.errors import FedkinError
 
 Arrays = Mapping[str, np.ndarray]
+ReadFiles = Callable[[Mapping[str, Path]], dict[str, np.ndarray]]
+"""{file name: path} → raw arrays, checked. In every set's file `read_upstream` reads what the publisher hands out, and
+`read_arrays` the same set kept as plain arrays."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,11 @@ class File:
     url: str | None = None
     hash: str | None = None
     content: str | None = None
+
+    def within(self, folder: Path) -> Path:
+        """Where the file lies in a folder; one whose `content` is known may lie there gzipped."""
+        plain, packed = folder / self.name, folder / f"{self.name}.gz"
+        return packed if self.content and packed.exists() and not plain.exists() else plain
 
     def verify(self, path: Path) -> None:
         """Refuse a file that is not the upstream one."""
@@ -51,7 +59,7 @@ class Source:
 
     kind: str
     files: tuple[File, ...]
-    read: Callable[[Mapping[str, Path]], dict[str, np.ndarray]]
+    read: ReadFiles
     folders: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -62,7 +70,7 @@ class Source:
     def locate(self, directory: Path) -> dict[str, Path] | None:
         """The files of this source in a folder, or None if one is missing."""
         for folder in (".", *self.folders):
-            found = {file.name: directory / folder / file.name for file in self.files}
+            found = {file.name: file.within(directory / folder) for file in self.files}
             if all(path.exists() for path in found.values()):
                 return found
         return None

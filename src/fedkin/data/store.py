@@ -31,7 +31,7 @@ def cache_folder() -> Path:
     return Path(pooch.os_cache("fedkin"))
 
 
-def fingerprint(files: Mapping[str, Path]) -> str:
+def version_of(files: Mapping[str, Path]) -> str:
     """A short name for these versions of these files (name, size, time of change)."""
     text = json.dumps([(name, path.stat().st_size, path.stat().st_mtime_ns) for name, path in sorted(files.items())])
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
@@ -45,7 +45,7 @@ def read_meta(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def write(folder: Path, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+def write_cache(folder: Path, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
     """Put arrays and meta.json into `folder` in one step: a temporary folder beside it, then a rename."""
     with guarded(folder):
         renewed = folder.exists()
@@ -66,7 +66,7 @@ def write(folder: Path, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any
             shutil.rmtree(fresh, ignore_errors=True)
 
 
-def read(folder: Path, names: list[str]) -> dict[str, np.ndarray]:
+def read_cache(folder: Path, names: list[str]) -> dict[str, np.ndarray]:
     """The arrays of a cache folder, mapped into memory (nothing is read before it is used)."""
     try:
         return {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in names}

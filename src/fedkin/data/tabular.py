@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedkin.errors import FedkinError, unknown
-from fedkin.federation import Federation, _split_indices
-from fedkin.streams import Streams
+from fedkin.federation import Federation, Holdout
 from fedkin.task import Kind
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ ABSENT = "(missing)"
 
 
 @dataclass(frozen=True)
-class Column:
+class InputColumn:
     """One input column as fitted on training rows: a number (centre, scale, fill) or categories (one input each)."""
 
     name: str
@@ -37,13 +36,13 @@ class Column:
     categories: tuple[str, ...] | None = None
 
     @classmethod
-    def described(cls, entry: Mapping[str, Any]) -> Column:
+    def described(cls, entry: Mapping[str, Any]) -> InputColumn:
         """From its fields, as `federation.inputs` and a saved run hold them."""
         categories = entry.get("categories")
         return cls(**{**entry, "categories": None if categories is None else tuple(categories)})
 
     @classmethod
-    def fit(cls, values: pd.Series, standardise: bool = True) -> Column:
+    def fit(cls, values: pd.Series, standardise: bool = True) -> InputColumn:
         if _is_number(values):
             known = values.dropna().to_numpy(dtype=np.float64)
             fill = float(np.median(known))
@@ -137,12 +136,10 @@ def from_table(
     targets = frame[target].to_numpy()
     kind = task or ("regression" if targets.dtype.kind == "f" else "classification")
     labels = np.unique(targets.astype(str), return_inverse=True)[1] if kind == "classification" else None
-    streams = Streams(seed)
+    holdout = Holdout(test_fraction, validation_fraction, seed)
     rows: dict[str, dict[str, np.ndarray]] = {}
     for name, own in frame.groupby(client, sort=True).indices.items():
-        rng = streams.generator("split", str(name))
-        codes = None if labels is None else labels[own]
-        index = _split_indices(len(own), codes, test_fraction, validation_fraction, rng)
+        index = holdout.indices(str(name), len(own), None if labels is None else labels[own])
         rows[str(name)] = {part: np.asarray(own)[index[part]] for part in index}
     inputs = frame.drop(columns=[client, target, *drop])
     training = np.sort(np.concatenate([own["train"] for own in rows.values()]))
@@ -152,14 +149,14 @@ def from_table(
         {name: {part: (x[own], targets[own]) for part, own in parts.items()} for name, parts in rows.items()},
         task=kind,
         classes=classes,
-        notes=notes,
+        notes=tuple(notes),
     )
     return replace(federation, inputs=tuple(asdict(column) for column in columns))
 
 
 def _fit(
     inputs: pd.DataFrame, training: np.ndarray, missing: Missing, standardise: bool, max_categories: int
-) -> tuple[list[Column], list[str]]:
+) -> tuple[list[InputColumn], list[str]]:
     """Fit every column on the training rows, and say what was missing or new."""
     columns, notes = [], []
     inputs.columns = inputs.columns.map(str)
@@ -178,7 +175,7 @@ def _fit(
         if train.isna().all():
             notes.append(f"column {name!r} is empty in all training rows and is left out")
             continue
-        column = Column.fit(train, standardise)
+        column = InputColumn.fit(train, standardise)
         if column.categories is not None and len(column.categories) > max_categories:
             raise FedkinError(
                 f"column {name!r} holds {len(column.categories)} different texts, more than {max_categories}; "

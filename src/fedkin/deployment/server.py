@@ -40,7 +40,7 @@ from fedkin.run.callbacks import Callback
 from fedkin.run.options import Options, make_options
 from fedkin.task import Forecast, Task
 
-SECTIONS = ("federation", "model", "algorithm", "graph", "run")
+FILE_SECTIONS = ("federation", "model", "algorithm", "graph", "run")
 
 
 class FederationSettings(BaseModel):
@@ -61,7 +61,7 @@ class FederationSettings(BaseModel):
 
 
 @dataclass(frozen=True)
-class Plan:
+class FederationFile:
     """What to train, as federation.toml has it."""
 
     federation: FederationSettings
@@ -71,7 +71,7 @@ class Plan:
     options: Options
 
     @classmethod
-    def read(cls, path: Path, **changes: Any) -> Plan:
+    def read(cls, path: Path, **changes: Any) -> FederationFile:
         """From a file; `changes` (rounds, algorithm) come from flwr run --run-config, where they are not empty."""
         try:
             sections = tomllib.loads(path.read_text())
@@ -80,8 +80,8 @@ class Plan:
         except tomllib.TOMLDecodeError as problem:
             raise FedkinError(f"{path} is not valid TOML: {problem}") from problem
         for name in sections:
-            if name not in SECTIONS:
-                raise unknown(f"section in {path}", name, SECTIONS)
+            if name not in FILE_SECTIONS:
+                raise unknown(f"section in {path}", name, FILE_SECTIONS)
         try:
             federation = FederationSettings(**sections.get("federation", {}))
         except ValidationError as problem:
@@ -97,14 +97,14 @@ class Plan:
         return cls(federation, str(sections.get("model", {}).get("name", "mlp")), algorithm, chosen, options)
 
 
-def train(line: Line, plan: Plan, out: Path, callbacks: tuple[Callback, ...] = ()) -> Result:
+def train_sites(line: Line, plan: FederationFile, out: Path, callbacks: tuple[Callback, ...] = ()) -> Result:
     """Train over the sites on a line; the result is written to `out`, every site's models to its own disk."""
     roster, members, nodes, setup, own = assemble(line, plan)
     model: Any = models_of(own) if plan.model == SITES else resolve(plan.model)
 
     spec = plan.algorithm.model_spec(model, roster.names, roster.task, getattr(torch, plan.options.dtype))
     clients = FlowerClients(line, roster, members, nodes, spec, setup, plan.federation.timeout)
-    run = Run(roster, clients, spec, plan.algorithm, plan.options, _graph(plan, out), out, callbacks)
+    run = Run(roster, clients, spec, plan.algorithm, plan.options, _graph_of_run(plan, out), out, callbacks)
     run.take_up()
     result = run.run()
     cards = {name: card(result, k, []) for k, name in enumerate(result.names)}
@@ -113,7 +113,7 @@ def train(line: Line, plan: Plan, out: Path, callbacks: tuple[Callback, ...] = (
     return result
 
 
-def _graph(plan: Plan, out: Path) -> ClientGraph | str | None:
+def _graph_of_run(plan: FederationFile, out: Path) -> ClientGraph | str | None:
     """A run that goes on keeps the graph it was started with."""
     if checkpoint.latest(out) is not None and (out / "graph.npz").exists():
         return ClientGraph.load(out / "graph.npz")
@@ -123,7 +123,9 @@ def _graph(plan: Plan, out: Path) -> ClientGraph | str | None:
 # --- who is there -----------------------------------------------------------------------------------------------------
 
 
-def assemble(line: Line, plan: Plan) -> tuple[Roster, list[np.ndarray], list[int], Setup, dict[str, str | None]]:
+def assemble(
+    line: Line, plan: FederationFile
+) -> tuple[Roster, list[np.ndarray], list[int], Setup, dict[str, str | None]]:
     """Wait for the sites, let them say whom they host, and check that all of it fits together."""
     told = _hello(line, plan.federation)
     clients = {client["name"]: client for site in told.values() for client in site}
@@ -142,7 +144,6 @@ def assemble(line: Line, plan: Plan) -> tuple[Roster, list[np.ndarray], list[int
         settings.test_fraction,
         settings.validation_fraction,
         settings.split_seed,
-        predictions=plan.algorithm.name == "fedrelax",
     )
     joined = _ask_all(line, nodes, {"kind": "join", "setup": setup.told()}, settings.timeout)
     facts = {client["name"]: client for site in joined.values() for client in site}
@@ -223,13 +224,15 @@ def _agreed_task(clients: Mapping[str, Mapping[str, Any]], settings: FederationS
     return Task("classification", inputs, classes=known)
 
 
-def main(grid: Any, context: Any, report: Callable[[str], None] = print) -> None:
+def serve(grid: Any, context: Any, report: Callable[[str], None] = print) -> None:
     """What the ServerApp does when flwr run starts it."""
     from fedkin.engines.flower.line import GridLine
 
     config = context.run_config
-    plan = Plan.read(Path(str(config["settings"])), rounds=config.get("rounds"), algorithm=config.get("algorithm"))
-    result = train(GridLine(grid), plan, Path(str(config["out"])), (Told(report),))
+    plan = FederationFile.read(
+        Path(str(config["settings"])), rounds=config.get("rounds"), algorithm=config.get("algorithm")
+    )
+    result = train_sites(GridLine(grid), plan, Path(str(config["out"])), (Told(report),))
     report(f"{result!r} in {config['out']}")
 
 

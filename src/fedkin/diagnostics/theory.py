@@ -22,7 +22,7 @@ import torch
 from scipy.sparse.linalg import MatrixRankWarning, spsolve
 from torch import Tensor
 
-from fedkin.algorithms.fedu import LaplacianRegularised, graph_of
+from fedkin.algorithms.fedu import LaplacianRegularised
 from fedkin.couplings import safe_step, stability
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
@@ -95,7 +95,7 @@ def diagnose(
     settings = make_options(rounds=0, seed=seed, **{"dtype": "float64", **options})
     run = prepare(federation, model, algorithm, settings, graph)
     try:
-        setting, linked = run.setting, graph_of(algorithm, run.setting)
+        setting, linked = run.setting, run.setting.needs_graph(algorithm.name)
         at = run.state.rows if rows is None else torch.as_tensor(np.asarray(rows), dtype=setting.spec.dtype)
         if at.shape != run.state.rows.shape:
             raise FedkinError(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedkin.errors import FedkinError, unknown
+from fedkin import plugins
+from fedkin.errors import FedkinError
 
 if TYPE_CHECKING:
     from fedkin.clients import Clients
@@ -45,9 +46,13 @@ def connect(
     workers: int | None,
     options: Mapping[str, Any] | None = None,
 ) -> Clients:
-    """The clients of a federation, run by the engine with this name; `options` are the engine's own."""
-    if name not in ENGINES:
-        raise unknown("engine", name, sorted(ENGINES))
+    """The clients of a federation, run by the engine with this name; `options` are the engine's own.
+
+    An engine of one's own is a callable like those of `ENGINES`, named as fedkin.plugins says.
+    """
+    engine = plugins.find("engine", name, ENGINES)
+    if not callable(engine):
+        raise FedkinError(f"engine {name!r} is a {type(engine).__name__}, not a function that returns Clients")
     if options and name == "in_process":
         raise FedkinError(f"engine 'in_process' takes no options; leave out {next(iter(options))!r}")
-    return ENGINES[name](federation, spec, streams, workers, **(options or {}))
+    return engine(federation, spec, streams, workers, **(options or {}))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.errors import FedkinError, unknown
+from fedkin.errors import FedkinError, Forgot, unknown
 from fedkin.federation import Federation
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, find_task
@@ -30,6 +30,8 @@ class Answer:
     arrays: dict[str, Tensor] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     """Client name → why it has no answer."""
+    forgot: tuple[str, ...] = ()
+    """Names of clients whose process no longer holds what the task works on: they must be told again."""
 
 
 class Host:
@@ -46,6 +48,8 @@ class Host:
             return Answer(request.ids, function(self.shard, request))
         except FedkinError:
             raise
+        except Forgot:
+            return Answer(request.ids[:0], forgot=tuple(self.names[k] for k in request.ids))
         except Exception as problem:
             if len(request.ids) == 1:
                 return Answer(request.ids[:0], {}, {self.names[request.ids[0]]: _failure(task, problem)})

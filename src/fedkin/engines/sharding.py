@@ -6,7 +6,7 @@ asked. How a question travels is the engine's business: it defines `_send`, `_de
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +16,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from fedkin.clients import Replies, Traffic, carried, check_rows, needs_graph, settled
+from fedkin.clients import carried
+from fedkin.engines.asking import Asking, Exchanged
 from fedkin.engines.host import UNSET, Answer
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
@@ -52,6 +53,8 @@ class Post:
     """Names of the senders, parcel after parcel."""
     links: sp.csr_array
     """Weights of the edges, (receivers, senders)."""
+    padded: bool = False
+    """NaN in a letter stands for no value."""
 
     def without(self, silent: Collection[int]) -> Post:
         """The same without the letters of these hosts."""
@@ -60,7 +63,8 @@ class Post:
         keep = np.concatenate([np.full(len(parcel.ids), parcel.sender not in silent) for parcel in self.parcels])
         parcels = tuple(parcel for parcel in self.parcels if parcel.sender not in silent)
         senders = tuple(name for name, kept in zip(self.senders, keep) if kept)
-        return Post(parcels, self.receivers, senders, sp.csr_array(self.links[:, np.flatnonzero(keep)]))
+        links = sp.csr_array(self.links[:, np.flatnonzero(keep)])
+        return replace(self, parcels=parcels, senders=senders, links=links)
 
     def mail(self, letters: Sequence[Tensor]) -> Mail:
         """The mail of the receivers, from the letters of every parcel."""
@@ -76,13 +80,12 @@ Said = Mapping[int, Answer | str]
 """Host → its answer, or the reason why there is none."""
 
 
-class Sharded(ABC):
+class Sharded(Asking):
     """Clients spread over hosts: `members[s]` are the positions, in the federation, of the clients of host s."""
 
     def __init__(self, names: tuple[str, ...], sizes: np.ndarray, members: Sequence[np.ndarray]) -> None:
-        self.names, self.sizes, self.members = names, sizes, list(members)
-        self.traffic = Traffic()
-        self.graph: ClientGraph | None = None
+        super().__init__(names, sizes)
+        self.members = list(members)
         self.home = np.zeros(len(names), dtype=np.int64)
         self.place = np.zeros(len(names), dtype=np.int64)
         for host, own in enumerate(self.members):
@@ -111,49 +114,26 @@ class Sharded(ABC):
 
     # --- the contract -------------------------------------------------------------------------------------------------
 
-    def ask(
-        self,
-        task: str,
-        ids: np.ndarray,
-        per_client: Mapping[str, Tensor] | None = None,
-        shared: Mapping[str, Any] | None = None,
-        bill: bool = True,
-    ) -> Replies:
-        request = Request(ids, dict(per_client or {}), dict(shared or {}))
-        check_rows(task, request)
-        asked = self._asked(ids)
+    def _answer_to(self, task: str, request: Request) -> Answer:
+        ids, asked = request.ids, self._asked(request.ids)
         questions = {}
         for host, positions in asked.items():
             rows = torch.from_numpy(positions)
             mine = {key: value[rows] for key, value in request.per_client.items()}
             questions[host] = Question(task, self.place[ids[positions]], mine, request.shared)
-        good, arrays, failed = self._merged(task, ids, asked, self._send(questions))
-        if bill:
-            self.traffic.add(request, good, arrays)
-        return settled(task, self.names, good, arrays, failed)
+        return self._merged(ids, asked, self._send(questions))
 
-    def link(self, graph: ClientGraph) -> None:
-        if self.graph is not None:
-            raise FedkinError("the clients already know their neighbours; a run has one graph")
-        self.graph = graph
-
-    def exchange(
-        self, letter: str, task: str, ids: np.ndarray, shared: Mapping[str, Any] | None = None, bill: bool = True
-    ) -> Replies:
-        graph, asked = needs_graph(task, self.graph), self._asked(ids)
+    def _exchange(self, letter: str, task: str, request: Request, graph: ClientGraph, padded: bool) -> Exchanged:
+        ids, asked = request.ids, self._asked(request.ids)
         questions = {
-            host: Question(task, self.place[ids[positions]], {}, dict(shared or {}))
-            for host, positions in asked.items()
+            host: Question(task, self.place[ids[positions]], {}, request.shared) for host, positions in asked.items()
         }
-        posts = {host: self._post(graph, ids[positions], ids) for host, positions in asked.items()}
+        posts = {host: self._post(graph, ids[positions], ids, padded) for host, positions in asked.items()}
         said, size = self._deliver(letter, posts, questions)
-        good, arrays, failed = self._merged(task, ids, asked, said)
+        answer = self._merged(ids, asked, said)
         silent = [positions for host, positions in asked.items() if isinstance(said[host], str)]
         present = np.delete(ids, np.concatenate(silent)) if silent else ids
-        letters = carried(graph, present)
-        if bill:
-            self.traffic.add_letters(letters, size)
-        return replace(settled(task, self.names, good, arrays, failed), letters=letters)
+        return Exchanged(answer.ids, answer.arrays, answer.failed, answer.forgot, carried(graph, present), size)
 
     def snapshot(self) -> dict[str, Tensor]:
         parts = self._snapshots()
@@ -185,7 +165,7 @@ class Sharded(ABC):
         home = self.home[ids[order]]
         return {int(host): order[home == host] for host in np.unique(home)}
 
-    def _post(self, graph: ClientGraph, receivers: np.ndarray, ids: np.ndarray) -> Post:
+    def _post(self, graph: ClientGraph, receivers: np.ndarray, ids: np.ndarray, padded: bool) -> Post:
         """Which letters the clients `receivers` of one host may read, sender's host by sender's host."""
         links = sp.csr_array(graph.adjacency[receivers])
         linked = np.intersect1d(np.unique(links.indices), ids)
@@ -193,14 +173,13 @@ class Sharded(ABC):
         homes = self.home[senders]
         parcels = tuple(Parcel(int(h), self.place[senders[homes == h]]) for h in np.unique(homes))
         names = tuple(self.names[k] for k in receivers), tuple(self.names[k] for k in senders)
-        return Post(parcels, *names, sp.csr_array(links[:, senders]))
+        return Post(parcels, *names, sp.csr_array(links[:, senders]), padded)
 
-    def _merged(
-        self, task: str, ids: np.ndarray, asked: Mapping[int, np.ndarray], said: Said
-    ) -> tuple[np.ndarray, dict[str, Tensor], dict[str, str]]:
+    def _merged(self, ids: np.ndarray, asked: Mapping[int, np.ndarray], said: Said) -> Answer:
         """All answers in the order asked; the clients of a silent host have failed for its reason."""
         answered = np.zeros(len(ids), dtype=bool)
         failed: dict[str, str] = {}
+        forgot: list[str] = []
         found: list[tuple[np.ndarray, Answer]] = []
         for host, positions in asked.items():
             answer = said[host]
@@ -212,24 +191,18 @@ class Sharded(ABC):
             where = at[answer.ids]
             answered[where] = True
             failed |= answer.failed
-            found.append((where, answer))
-        found = [(where, answer) for where, answer in found if len(where)]
-        return ids[answered], _stacked(found, np.cumsum(answered) - 1), failed
+            forgot += answer.forgot
+            if len(where):
+                found.append((where, answer))
+        return Answer(ids[answered], _stacked(found, np.cumsum(answered) - 1), failed, tuple(forgot))
 
 
 def _stacked(found: Sequence[tuple[np.ndarray, Answer]], row: np.ndarray) -> dict[str, Tensor]:
-    """The arrays of all hosts as one: client at position p of the question is in row `row[p]`.
-
-    A host that is not ready (its clients have to meet their neighbours again after a restart) says that and nothing
-    else; then this is all that counts.
-    """
-    if not found:
-        return {}
-    waiting = any(set(answer.arrays) == {"ready"} for _, answer in found)
-    first, total = found[0][1].arrays, sum(len(where) for where, _ in found)
+    """The arrays of all hosts as one: client at position p of the question is in row `row[p]`."""
     arrays: dict[str, Tensor] = {}
-    for key in ["ready"] if waiting else list(first):
-        arrays[key] = torch.empty((total, *first[key].shape[1:]), dtype=first[key].dtype)
+    total = sum(len(where) for where, _ in found)
+    for key, like in found[0][1].arrays.items() if found else ():
+        arrays[key] = torch.empty((total, *like.shape[1:]), dtype=like.dtype)
         for where, answer in found:
             arrays[key][torch.from_numpy(row[where])] = answer.arrays[key]
     return arrays

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedkin.errors import FedkinError, unknown
+from fedkin import plugins
+from fedkin.errors import FedkinError
 from fedkin.graphs import builders, similarity
 from fedkin.graphs.client_graph import ClientGraph
 
@@ -28,8 +29,8 @@ def builder(name: str) -> Callable[[Builder], Builder]:
 
 
 def specs() -> tuple[str, ...]:
-    """The registered names."""
-    return tuple(_BUILDERS)
+    """The names of builders, those of installed packages last."""
+    return plugins.names("graph", _BUILDERS)
 
 
 def build(spec: str, names: Sequence[str], disclosed: Disclosed, seed: int = 0) -> ClientGraph:
@@ -38,6 +39,7 @@ def build(spec: str, names: Sequence[str], disclosed: Disclosed, seed: int = 0) 
     `disclosed(what)` returns what the clients agreed to tell, stacked in the order of `names`, and is only called for
     what is needed: `statistics` (K, 4, M), `label_counts` (K, C), `sizes` (K,), `coordinates` (K, 2). A path ending in
     .csv or .parquet (edge list; clients it does not mention are isolated) or .npz is read and put in the order of `names`.
+    A builder of one's own is named `package.module:function`, or by the name its package announces (fedkin.plugins).
 
     >>> build("random", ["a", "b", "c", "d"], disclosed=lambda what: None, seed=1).names
     ('a', 'b', 'c', 'd')
@@ -46,10 +48,12 @@ def build(spec: str, names: Sequence[str], disclosed: Disclosed, seed: int = 0) 
         return ClientGraph.from_edges(spec, names)
     if spec.endswith(".npz"):
         return ClientGraph.load(spec).align(names)
-    name, _, option = spec.partition(":")
-    if name not in _BUILDERS:
-        raise unknown("graph", name, (*_BUILDERS, "FILE.csv", "FILE.parquet", "FILE.npz"))
-    return _BUILDERS[name](names, disclosed, seed, option)
+    name, option = plugins.split("graph", spec, _BUILDERS)
+    function = plugins.find("graph", name, _BUILDERS, also=("FILE.csv", "FILE.parquet", "FILE.npz"))
+    graph = function(names, disclosed, seed, option) if callable(function) else None
+    if not isinstance(graph, ClientGraph):
+        raise FedkinError(f"graph {spec!r} is no builder: it must be a function that returns a ClientGraph")
+    return graph
 
 
 @builder("complete")

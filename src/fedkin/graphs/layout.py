@@ -12,7 +12,7 @@ LOUVAIN_LIMIT = 2_000
 """Up to so many clients communities are found by Louvain's method, which is slow in Python."""
 
 
-def strongest(adjacency: sp.csr_array, per_client: int) -> sp.csr_array:
+def strongest_edges(adjacency: sp.csr_array, per_client: int) -> sp.csr_array:
     """The edges that are among the `per_client` strongest of one of their two clients, (K, K), symmetric."""
     edges = adjacency.tocoo()
     order = np.lexsort((edges.col, -edges.data, edges.row))
@@ -33,7 +33,7 @@ def communities(graph: ClientGraph, seed: int = 0) -> np.ndarray:
         return _by_size(_diffused(graph, seed))
     import networkx as nx
 
-    picture = nx.from_scipy_sparse_array(strongest(graph.adjacency, 10))
+    picture = nx.from_scipy_sparse_array(strongest_edges(graph.adjacency, 10))
     found = nx.community.louvain_communities(picture, weight="weight", seed=seed)
     codes = np.empty(len(graph), dtype=int)
     for code, members in enumerate(found):
@@ -87,7 +87,7 @@ def _springs(graph: ClientGraph, seed: int) -> np.ndarray:
     from scipy.spatial.distance import cdist
 
     clients = len(graph)
-    near = strongest(graph.adjacency, 6 if clients > 60 else 10)
+    near = strongest_edges(graph.adjacency, 6 if clients > 60 else 10)
     near = near * (4 * clients / near.sum())
     rng = Streams(seed).generator("layout")
     place = rng.uniform(size=(clients, 2))

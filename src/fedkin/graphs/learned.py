@@ -23,6 +23,9 @@ from fedkin.streams import Streams, client_keys, uniform_words
 Similarity = Literal["inner", "cosine"]
 Shapes = tuple[tuple[int, ...], ...]
 
+MOST_NEIGHBOURS = 30
+"""Neighbours that a learned graph keeps per client unless told otherwise (fewer where there are fewer clients)."""
+
 
 def strongest(similarity: Tensor, k: int) -> Tensor:
     """Each row's k largest entries off the diagonal, and the diagonal itself; all others 0. (K, K) → (K, K).
@@ -101,7 +104,7 @@ class StructureLearner:
 
 
 @dataclass(frozen=True)
-class Encoder:
+class GraphEncoder:
     """GNN_E, one graph convolution d → d without activation: H^g = S (H W + b). It starts as the identity: H^g = S H."""
 
     size: int

@@ -10,12 +10,12 @@ import scipy.sparse as sp
 from scipy.spatial.distance import cdist
 
 from fedkin.errors import FedkinError, unknown
+from fedkin.graphs.builders import Names
 from fedkin.graphs.client_graph import ClientGraph
 from fedkin.graphs.neighbours import Search, nearest
 
 Weights = Literal["similarity", "gaussian", "literal", "literal_raw"]
-Scale = Literal["max", "mean_degree"]
-Names = Sequence[str] | None
+WeightScale = Literal["max", "mean_degree"]
 EARTH_KM = 6371.0088
 
 
@@ -23,7 +23,7 @@ def from_statistics(
     stats: np.ndarray | Sequence[np.ndarray],
     names: Names = None,
     weights: Weights = "similarity",
-    scale: Scale | None = None,
+    scale: WeightScale | None = None,
 ) -> ClientGraph:
     """FedPnP's graph: from the moments (K, 4, M) of every client (`fedkin.graphs.statistics.moments`).
 
@@ -34,8 +34,8 @@ def from_statistics(
     """
     if weights not in get_args(Weights):
         raise unknown("weights of the statistics graph", weights, get_args(Weights))
-    if scale is not None and scale not in get_args(Scale):
-        raise unknown("scale of the statistics graph", scale, get_args(Scale))
+    if scale is not None and scale not in get_args(WeightScale):
+        raise unknown("scale of the statistics graph", scale, get_args(WeightScale))
     moments = _stacked(stats, names)
     distance = np.mean([cdist(moments[:, r], moments[:, r]) for r in range(4)], axis=0)
     largest = distance.max(initial=0.0) or 1.0
@@ -128,7 +128,7 @@ def _median(distance: np.ndarray) -> float:
     return float(np.median(listed)) or 1.0 if len(listed) else 1.0
 
 
-def _scaled(adjacency: np.ndarray, scale: Scale | None) -> np.ndarray:
+def _scaled(adjacency: np.ndarray, scale: WeightScale | None) -> np.ndarray:
     clients = len(adjacency)
     if scale is None or not adjacency.any():
         return adjacency

@@ -9,8 +9,8 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from fedkin.errors import FedkinError
 
-DENSE_LIMIT = 5_000
-"""Above this many clients nothing of size K×K is formed."""
+DECOMPOSITION_LIMIT = 5_000
+"""The most clients whose eigenvalues are all computed (a dense K×K matrix, K³ operations, once)."""
 
 VERY_LARGE = 200_000
 """Above this many clients λ_max is known to two digits."""
@@ -19,10 +19,10 @@ VERY_LARGE = 200_000
 def eigen(laplacian: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
     """All eigenvalues (ascending, tiny negative ones set to 0) and orthonormal eigenvectors, by LAPACK."""
     clients = laplacian.shape[0]
-    if clients > DENSE_LIMIT:
+    if clients > DECOMPOSITION_LIMIT:
         raise FedkinError(
             f"a full eigendecomposition of {clients:,} clients would need {16 * clients**2 / 2**30:.0f} GiB "
-            f"(limit: {DENSE_LIMIT:,} clients); use lambda_max(), lambda_1() or a filter that needs none, such as soft"
+            f"(limit: {DECOMPOSITION_LIMIT:,} clients); use lambda_max(), lambda_1() or a filter that needs none, such as soft"
         )
     values, vectors = scipy.linalg.eigh(laplacian.toarray())
     rounding = clients * np.finfo(float).eps * values.max(initial=0.0)

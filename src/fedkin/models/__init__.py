@@ -2,7 +2,7 @@
 
 from fedkin.models.layout import Layout, Slot, rows_of
 from fedkin.models.mobilenet import mobilenet_v2
-from fedkin.models.networks import NETWORKS, build, network
+from fedkin.models.networks import NETWORKS, build_network, network
 from fedkin.models.sequence import gru_forecaster, lstm_text
 from fedkin.models.spec import ModelLike, ModelSpec
 
@@ -12,7 +12,7 @@ __all__ = [
     "ModelLike",
     "ModelSpec",
     "Slot",
-    "build",
+    "build_network",
     "gru_forecaster",
     "lstm_text",
     "mobilenet_v2",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,10 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedkin import plugins
 from fedkin.errors import FedkinError, unknown
 from fedkin.models.adapters import Effort, Learner, adapt, is_keras, is_model
 from fedkin.models.layout import Layout
-from fedkin.models.networks import NETWORKS, build
+from fedkin.models.networks import NETWORKS, make
 from fedkin.models.spec import ModelLike, ModelSpec
 from fedkin.streams import Streams
 from fedkin.task import Task
@@ -80,9 +82,10 @@ def of(model: ModelLike, names: Sequence[str], task: Task, dtype: torch.dtype) -
     if isinstance(model, Mapping):
         return Estimators.each(model, names, task, dtype)
     if isinstance(model, str):
-        if model.partition(":")[0] in NETWORKS:
+        with _drawing_from(0):
+            made = named(model, task)
+        if isinstance(made, nn.Module) and not is_keras(made):
             return ModelSpec.of(model, task, dtype)
-        named(model, task)
         return Estimators.each(dict.fromkeys(names, model), names, task, dtype, model)
     if is_model(model):
         return Estimators.each(dict.fromkeys(names, model), names, task, dtype)
@@ -108,11 +111,11 @@ def estimator(name: str) -> Callable[[Callable[[bool, int | None], Any]], Callab
 
 def named(spec: str, task: Task) -> Any:
     """A built-in estimator or network by name: "tree:5", "boosting", "ridge", "mlp:100"."""
-    name, _, option = spec.partition(":")
-    if name in NETWORKS:
-        return build(spec, task)
+    known: Mapping[str, Any] = ChainMap[str, Any](NETWORKS, ESTIMATORS)
+    name, option = plugins.split("model", spec, known)
+    plugins.find("model", name, known)
     if name not in ESTIMATORS:
-        raise unknown("model", name, [*sorted(NETWORKS), *sorted(ESTIMATORS)])
+        return make(spec, task, known)
     if option and (not option.isdigit() or int(option) < 1):
         raise FedkinError(f"model {spec!r}: its option must be a whole number of at least 1, as in 'tree:5'")
     return ESTIMATORS[name](task.kind == "classification", int(option) if option else None)

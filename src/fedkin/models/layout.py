@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+SMALLEST_VARIANCE = 1e-5
+"""Where a negative running variance is put: the ε of batch norm."""
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -110,6 +113,18 @@ class Layout:
     def variance_columns(self) -> Tensor:
         """The columns of running variances, which must stay positive, as a boolean (B,) mask."""
         return self.mask(tuple(s.name for s in self.buffers if s.name.endswith("running_var") and s.name in self.norms))
+
+    def keep_positive(self, mixed: Tensor, own: Tensor) -> None:
+        """Put running variances that mixing made negative, in place, at 1e-5 or what the client had, whichever is less.
+
+        `mixed` and `own` are (k, B), own the clients' rows before they were mixed. A coupling with negative weights (a
+        graph filter, a long Laplacian step) can make a variance negative; what is not negative passes unchanged, so
+        averages are averages to the last bit (FedPnP's limits) and a client needs no row but its own (dFedU).
+        """
+        variances = self.variance_columns
+        if variances.any():
+            floor = own[:, variances].clamp(max=SMALLEST_VARIANCE)
+            mixed[:, variances] = torch.where(mixed[:, variances] < 0, floor, mixed[:, variances])
 
     def pack(self, module: nn.Module, dtype: torch.dtype) -> Tensor:
         """The row of a module, shape (B,)."""

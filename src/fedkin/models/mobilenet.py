@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedkin.errors import FedkinError
-from fedkin.models.networks import network, split
+from fedkin.models.networks import network, two_parts
 from fedkin.task import Task
 
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -61,4 +61,4 @@ def mobilenet_v2(task: Task) -> nn.Module:
             layers.append(InvertedResidual(channels, after, 1 if block else stride, expansion))
             channels = after
     layers += [*convolution(channels, FEATURES, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return split(layers, nn.Sequential(nn.Dropout(0.2), nn.Linear(FEATURES, task.outputs)))
+    return two_parts(layers, nn.Sequential(nn.Dropout(0.2), nn.Linear(FEATURES, task.outputs)))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.errors import FedkinError
-from fedkin.models.networks import network, split
+from fedkin.models.networks import network, two_parts
 from fedkin.task import Task
 
 
@@ -56,7 +56,7 @@ def gru_forecaster(task: Task, hidden: int = 64, layers: int = 2) -> nn.Module:
             f"{task.kind} from {task.input_shape} to {task.output_shape}"
         )
     ins, outs = ((*shape, 1)[1] for shape in (task.input_shape, task.output_shape))
-    return split([Encoder(ins, hidden, layers)], Decoder(outs, hidden, layers, task.output_shape[0]))
+    return two_parts([Encoder(ins, hidden, layers)], Decoder(outs, hidden, layers, task.output_shape[0]))
 
 
 class Reader(nn.Module):
@@ -82,4 +82,4 @@ def lstm_text(task: Task, hidden: int = 256, layers: int = 1, width: int = 8) ->
         raise FedkinError(
             "model 'lstm-text' takes texts: a classification task of tokens (T,), where each token is a class"
         )
-    return split([Reader(task.outputs, width, hidden, layers)], nn.Linear(hidden, task.outputs))
+    return two_parts([Reader(task.outputs, width, hidden, layers)], nn.Linear(hidden, task.outputs))

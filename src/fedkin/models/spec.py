@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedkin.errors import FedkinError
 from fedkin.models.layout import Layout
-from fedkin.models.networks import build
+from fedkin.models.networks import build_network
 from fedkin.streams import Streams
 from fedkin.task import Task
 
@@ -40,7 +40,7 @@ class ModelSpec:
             )
 
         def factory() -> nn.Module:
-            return (build(model, task) if isinstance(model, str) else model()).to(dtype)
+            return (build_network(model, task) if isinstance(model, str) else model()).to(dtype)
 
         with torch.random.fork_rng(devices=[]):
             module = factory() if callable(model) or name else None

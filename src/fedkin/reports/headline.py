@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedkin.reports.compare import Method, client_gains, find_alone, interval
+from fedkin.comparison.contenders import Contender, all_gains, client_gains, find_alone, interval
+from fedkin.reports.wording import amount, difference
 from fedkin.result.summary import gains
 from fedkin.task import Task
 
@@ -16,7 +17,7 @@ Verdict = Literal["pays", "unclear", "costs", "unknown"]
 
 
 YARDSTICKS = ("global", "oracle")
-"""Methods that see what clients would not show; they mark what is possible and are no way of working together."""
+"""Contenders that see what clients would not show; they mark what is possible and are no way of working together."""
 
 
 @dataclass(frozen=True)
@@ -28,34 +29,19 @@ class Headline:
     verdict: Verdict
 
 
-def amount(value: float, task: Task) -> str:
-    """A metric in words: 93.1 %, or 0.0412."""
-    if not np.isfinite(value):
-        return "unknown"
-    return f"{100 * value:.1f} %" if task.metric == "accuracy" else f"{value:.4g}"
-
-
-def difference(value: float, task: Task) -> str:
-    """A signed difference: +2.9 points, or −0.0041."""
-    if not np.isfinite(value):
-        return "unknown"
-    shown = f"{100 * value:+.1f} points" if task.metric == "accuracy" else f"{value:+.3g}"
-    return shown.replace("-", "−")
-
-
-def collaborations(methods: Sequence[Method]) -> list[Method]:
+def collaborations(methods: Sequence[Contender]) -> list[Contender]:
     """The methods in which clients work together; the yardsticks only where there is nothing else."""
     together = [method for method in methods if not method.is_alone]
     return [method for method in together if method.first.algorithm not in YARDSTICKS] or together
 
 
-def best(methods: Sequence[Method]) -> Method:
+def best(methods: Sequence[Contender]) -> Contender:
     """The method whose clients fare best on average, as deployed."""
     sign = 1 if methods[0].first.task.larger_is_better else -1
     return max(methods, key=lambda method: sign * np.nan_to_num(method.scores().mean(), nan=-sign * np.inf))
 
 
-def headline(methods: Sequence[Method]) -> Headline:
+def verdict_on(methods: Sequence[Contender]) -> Headline:
     """What the runs say, claiming no more than they show."""
     alone = find_alone(methods)
     together = collaborations(methods)
@@ -78,7 +64,7 @@ def headline(methods: Sequence[Method]) -> Headline:
             ),
             "unknown",
         )
-    differences = client_gains(winner, alone)
+    differences = all_gains(winner, alone)
     if not np.isfinite(differences).any():
         return Headline(
             f"{winner.label} reaches {amount(score, task)} on average",
@@ -88,36 +74,42 @@ def headline(methods: Sequence[Method]) -> Headline:
     return _judged(winner, alone, differences, len(together))
 
 
-def _judged(winner: Method, alone: Method, differences: np.ndarray, candidates: int) -> Headline:
+def _judged(winner: Contender, alone: Contender, differences: np.ndarray, candidates: int) -> Headline:
     task, names = winner.first.task, winner.first.names
     mean, low, high = interval(differences, candidates)
     counts = gains(differences, np.zeros_like(differences))
     verdict: Verdict = "pays" if low > 0 else "costs" if high < 0 else "unclear"
-    tally = f"{counts['gained']} of {len(names)} clients gain, {counts['lost']} lose"
+    tally = f"{counts['gained']} of {len(differences)} clients gain, {counts['lost']} lose"
     title = {
         "pays": f"Working together pays here: {tally}",
         "costs": f"Working together does not pay here: {tally}",
         "unclear": f"Working together makes no clear difference here: {tally}",
     }[verdict]
-    own, theirs = float(np.nanmean(alone.values())), float(np.nanmean(winner.values()))
+    own, theirs = float(alone.scores().mean()), float(winner.scores().mean())
     sentences = [
         f"With {winner.label} the mean test {task.metric} is {amount(theirs, task)}; alone it is {amount(own, task)}. "
         f"A client gains {difference(mean, task)} on average{_range(low, high, task, candidates)}."
     ]
-    order = np.argsort(np.where(np.isfinite(differences), differences, 0.0))
-    ends = []
-    if counts["gained"]:
-        ends.append(f"{names[order[-1]]} gains most ({difference(differences[order[-1]], task)})")
-    if counts["lost"]:
-        ends.append(f"{names[order[0]]} loses most ({difference(differences[order[0]], task)})")
-    if ends:
-        sentences.append(", ".join(ends) + ".")
+    if len(winner.draws) > 1:
+        sentences.append(
+            f"Every seed draws the data anew, so the clients of all {len(winner.draws)} draws are counted: "
+            f"{len(differences)}."
+        )
+    sentences += _ends(client_gains(winner, alone), names, task)
     if candidates > 1:
         sentences.append(
             f"{winner.label} is the best of {candidates} methods on the test samples it is judged by: expect a little "
             "less on new ones."
         )
     return Headline(title, tuple(sentences), verdict)
+
+
+def _ends(differences: np.ndarray, names: Sequence[str], task: Task) -> list[str]:
+    """Who gains most and who loses most, of the clients of the first draw."""
+    low, high = (int(find(np.nan_to_num(differences))) for find in (np.argmin, np.argmax))
+    ends = [f"{names[high]} gains most ({difference(differences[high], task)})"] if differences[high] > 0 else []
+    ends += [f"{names[low]} loses most ({difference(differences[low], task)})"] if differences[low] < 0 else []
+    return [", ".join(ends) + "."] if ends else []
 
 
 def _range(low: float, high: float, task: Task, candidates: int) -> str:
@@ -128,8 +120,8 @@ def _range(low: float, high: float, task: Task, candidates: int) -> str:
     return f" (95 % interval over clients {ends}{widened})"
 
 
-def _extremes(method: Method) -> str:
-    task, tails = method.first.task, method.tails()
+def _extremes(method: Contender) -> str:
+    task, tails = method.first.task, method.summary()
     return (
         f"Its best 5 % of clients reach {amount(tails['best5'], task)}, its worst 5 % {amount(tails['worst5'], task)}."
     )

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -15,10 +16,11 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from fedkin.comparison.contenders import Contender, Standing, find_alone, group, line
 from fedkin.files import write_atomic
-from fedkin.reports.compare import Method, find_alone, group, line
-from fedkin.reports.headline import amount, best, collaborations, difference, headline
+from fedkin.reports.headline import best, collaborations, verdict_on
 from fedkin.reports.payload import page_data
+from fedkin.reports.wording import amount, difference, human_bytes
 from fedkin.result import Result
 
 SCRIPTS = ("core.js", "table.js", "curves.js", "network.js", "heatmap.js", "clients.js", "spectrum.js", "main.js")
@@ -35,12 +37,12 @@ def write_report(results: Sequence[Result], path: Path) -> Path:
     return Path(path)
 
 
-def render(methods: Sequence[Method]) -> str:
+def render(methods: Sequence[Contender]) -> str:
     """The page as text."""
     static = files("fedkin.reports") / "static"
     script = "\n".join((static / name).read_text(encoding="utf-8") for name in SCRIPTS)
     run = methods[0].first
-    words = headline(methods)
+    words = verdict_on(methods)
     return Template((static / "page.html").read_text(encoding="utf-8")).substitute(
         policy=f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'",
         title=escape(words.title),
@@ -50,10 +52,10 @@ def render(methods: Sequence[Method]) -> str:
         lead="".join(f"<p>{escape(sentence)}</p>" for sentence in words.sentences),
         context=escape(context(run)),
         tiles=tiles(methods),
-        table=table(methods),
+        table=html_table(methods),
         notes=notes(methods),
         configurations="".join(configuration(method) for method in methods),
-        versions=versions(run),
+        versions=version_line(run),
         data=embedded(page_data(methods)),
     )
 
@@ -75,39 +77,30 @@ def context(run: Result) -> str:
     return " · ".join([*parts, f"{run.facts.get('rounds', len(run.history))} rounds"])
 
 
-def tiles(methods: Sequence[Method]) -> str:
+def tiles(methods: Sequence[Contender]) -> str:
     """Four figures at a glance."""
     task, alone = methods[0].first.task, find_alone(methods)
     winner = best(collaborations(methods) or methods)
     entry = line(winner, alone)
-    shown = [(f"mean test {task.metric}", amount(entry["deployed"], task), winner.label)]
-    if entry["gain"] is not None:
-        shown.append(("gain over training alone", difference(entry["gain"], task), "mean over clients"))
-        shown.append(("clients that gain · lose", f"{entry['gained']} · {entry['lost']}", f"{entry['same']} unchanged"))
-    shown.append(("worst 5 % of clients", amount(entry["worst5"], task), f"best 5 %: {amount(entry['best5'], task)}"))
-    shown.append(("traffic", traffic(entry["bytes"]), f"{entry['seconds']:.1f} s of training"))
+    shown = [(f"mean test {task.metric}", amount(entry.deployed["mean"], task), winner.label)]
+    if entry.gain is not None and not winner.is_alone:
+        shown.append(("gain over training alone", difference(entry.gain, task), "mean over clients"))
+        counts = f"{entry.gained} · {entry.lost}", f"{entry.same} unchanged, {entry.counted} in all"
+        shown.append(("clients that gain · lose", *counts))
+    best5 = f"best 5 %: {amount(entry.deployed['best5'], task)}"
+    shown.append(("worst 5 % of clients", amount(entry.deployed["worst5"], task), best5))
+    shown.append(("traffic", human_bytes(entry.bytes), f"{entry.seconds:.1f} s of training"))
     return "".join(
         f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(remark)}</small></dd></div>'
         for name, value, remark in shown[:4]
     )
 
 
-def traffic(count: float) -> str:
-    """Bytes for people."""
-    if not np.isfinite(count):
-        return "unknown"
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-def table(methods: Sequence[Method]) -> str:
+def html_table(methods: Sequence[Contender]) -> str:
     """The comparison table, readable without script; its heads are buttons that sort."""
     task, alone = methods[0].first.task, find_alone(methods)
     lines = [line(method, alone) for method in methods]
-    columns: list[tuple[str, str, str]] = [("label", "Method", "method")]
+    columns: list[tuple[str, str, str]] = [("label", "Contender", "method")]
     columns += [("deployed", "Deployed", f"mean test {task.metric} of the models clients would use")]
     columns += [("pre", "Before", "as received, before local training"), ("post", "After", "after local training")]
     columns += [
@@ -116,13 +109,13 @@ def table(methods: Sequence[Method]) -> str:
     ]
     columns += [("std", "Spread", "standard deviation over clients")]
     if alone is not None and len(methods) > 1:
-        columns += [("gain", "Gain", "mean gain over training alone"), ("gained", "Gain / lose", "clients that do")]
+        columns += [("gain", "Gain", "mean gain over training alone"), ("gained", "Gain / lose", _counting(lines))]
     columns += [
         ("bytes", "Traffic", "both directions, all rounds"),
         ("seconds", "Time", "training, without evaluation"),
     ]
     if any(len(method.runs) > 1 for method in methods):
-        columns.insert(2, ("over_seeds", "± seeds", "standard deviation over seeds"))
+        columns.insert(2, ("over_seeds", "± seeds", "standard deviation of the mean over seeds"))
     head = "".join(
         f'<th scope="col" data-key="{key}"><button type="button" title="{escape(hint)}">{escape(name)}'
         f'<span class="arrow" aria-hidden="true"></span></button></th>'
@@ -132,12 +125,23 @@ def table(methods: Sequence[Method]) -> str:
     return f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
 
 
-def _row(k: int, entry: dict[str, Any], keys: list[str], task: Any) -> str:
-    cells = []
+def _counting(lines: Sequence[Standing]) -> str:
+    return f"clients whose gain over training alone, averaged over seeds, is above / below zero, of {max(entry.counted for entry in lines)}"
+
+
+def _values(entry: Standing) -> dict[str, Any]:
+    """A line by the columns of the table; Local is not held against itself."""
+    values = {**asdict(entry), **entry.deployed, "over_seeds": entry.seed_std}
+    values |= {when: getattr(entry, when)["mean"] for when in ("deployed", "pre", "post")}
+    return values | ({"gain": None, "gained": None} if entry.is_alone else {})
+
+
+def _row(k: int, entry: Standing, keys: list[str], task: Any) -> str:
+    cells, values = [], _values(entry)
     for key in keys:
-        value: Any = entry.get(key)
+        value: Any = values[key]
         if key == "label":
-            runs = f" <small>{entry['runs']} seeds</small>" if entry["runs"] > 1 else ""
+            runs = f" <small>{len(entry.seeds)} seeds</small>" if len(entry.seeds) > 1 else ""
             cells.append(
                 f'<th scope="row" data-value="{escape(value)}"><i class="dot" data-method="{k}"></i>{escape(value)}{runs}</th>'
             )
@@ -148,13 +152,13 @@ def _row(k: int, entry: dict[str, Any], keys: list[str], task: Any) -> str:
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _cell(key: str, value: float, entry: dict[str, Any], task: Any) -> str:
+def _cell(key: str, value: float, entry: Standing, task: Any) -> str:
     if key == "bytes":
-        return traffic(value)
+        return human_bytes(value)
     if key == "seconds":
         return f"{value:.3g} s"
     if key == "gained":
-        return f"{value} / {entry['lost']}"
+        return f"{value} / {entry.lost}"
     if key == "gain":
         return difference(value, task).removesuffix(" points")
     if key in ("std", "over_seeds"):
@@ -162,7 +166,7 @@ def _cell(key: str, value: float, entry: dict[str, Any], task: Any) -> str:
     return amount(value, task)
 
 
-def notes(methods: Sequence[Method]) -> str:
+def notes(methods: Sequence[Contender]) -> str:
     """What a reader must know: about the data, unfinished runs, clients that failed."""
     found = list(dict.fromkeys(note for method in methods for run in method.runs for note in run.notes))
     for method in methods:
@@ -179,7 +183,7 @@ def notes(methods: Sequence[Method]) -> str:
     return "".join(f"<li>{escape(note)}</li>" for note in found)
 
 
-def configuration(method: Method) -> str:
+def configuration(method: Contender) -> str:
     """The settings of a method, as config.toml has them."""
     shown = {section: value for section, value in method.first.config.items() if section != "versions"}
     seeds = ", ".join(map(str, method.seeds))
@@ -187,6 +191,6 @@ def configuration(method: Method) -> str:
     return f"<details><summary>{escape(method.label)} <small>seed {seeds}</small></summary><pre>{text}</pre></details>"
 
 
-def versions(run: Result) -> str:
+def version_line(run: Result) -> str:
     found = run.config.get("versions", {})
     return " · ".join(f"{escape(str(name))} {escape(str(number))}" for name, number in found.items())

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.comparison.contenders import Contender, client_gains, find_alone, spread
 from fedkin.graphs import ClientGraph
-from fedkin.graphs.layout import positions, strongest
-from fedkin.reports.compare import Method, client_gains, find_alone, spread
+from fedkin.graphs.layout import positions, strongest_edges
 from fedkin.reports.spectral import SPECTRUM_LIMIT, energy, response
 from fedkin.reports.units import Units
 from fedkin.result import Result
@@ -25,7 +25,7 @@ MOST_ROUNDS = 300
 """Longer curves are thinned to about so many points."""
 
 
-def page_data(methods: Sequence[Method]) -> dict[str, Any]:
+def page_data(methods: Sequence[Contender]) -> dict[str, Any]:
     """Everything the page draws. Units are clients, or groups of them above 2,000 clients."""
     first = next((method.first for method in methods if method.first.graph is not None), methods[0].first)
     units, alone = Units.of_result(first), find_alone(methods)
@@ -68,27 +68,27 @@ def graph_data(graph: ClientGraph) -> dict[str, Any]:
     shown = graph.adjacency
     while shown.nnz // 2 > MOST_EDGES and per_client > 1:
         per_client = min(per_client // 2, MOST_EDGES // len(graph) + 1)
-        shown = strongest(graph.adjacency, per_client)
+        shown = strongest_edges(graph.adjacency, per_client)
     edges = shown.tocoo()
     upper = edges.row < edges.col
     weight = edges.data[upper]
     place = positions(graph)
     return {
-        "x": numbers(place[:, 0]),
-        "y": numbers(place[:, 1]),
+        "x": rounded_all(place[:, 0]),
+        "y": rounded_all(place[:, 1]),
         "from": edges.row[upper].tolist(),
         "to": edges.col[upper].tolist(),
-        "weight": numbers(weight / weight.max(initial=1e-300), 3),
-        "heaviest": number(weight.max(initial=0.0)),
+        "weight": rounded_all(weight / weight.max(initial=1e-300), 3),
+        "heaviest": rounded(weight.max(initial=0.0)),
         "edges": graph.n_edges,
-        "eigenvalues": numbers(graph.eigen()[0], 5) if len(graph) <= SPECTRUM_LIMIT else None,
+        "eigenvalues": rounded_all(graph.eigen()[0], 5) if len(graph) <= SPECTRUM_LIMIT else None,
     }
 
 
-def method_data(method: Method, alone: Method | None, units: Units, graphs: Sequence[str]) -> dict[str, Any]:
+def method_data(method: Contender, alone: Contender | None, units: Units, graphs: Sequence[str]) -> dict[str, Any]:
     """Curves, client values, influence, and what the method logged."""
     run = method.first
-    gain = None if alone is None or method is alone else numbers(units.mean(client_gains(method, alone)))
+    gain = None if alone is None or method is alone else rounded_all(units.mean(client_gains(method, alone)))
     return {
         "label": method.label,
         "alone": method.is_alone,
@@ -97,15 +97,15 @@ def method_data(method: Method, alone: Method | None, units: Units, graphs: Sequ
         "same_data": len(method.same_data),
         "graph": None if run.graph is None else graphs.index(run.graph.fingerprint()),
         "curves": {name: curves(method, name) for name in curve_metrics(run)},
-        "values": {when: numbers(units.mean(method.values(when))) for when in ("pre", "post", "deployed")},
+        "values": {when: rounded_all(units.mean(method.values(when))) for when in ("pre", "post", "deployed")},
         "gain": gain,
         "influence": influence_data(run, units),
         "variation": logged(method, "total_variation"),
         "trace": logged(method, "trace"),
         "response": None
         if (filtered := response(run)) is None
-        else {"name": filtered[0], "lambda": numbers(filtered[1], 5), "h": numbers(filtered[2])},
-        "energy": None if (parts := energy(run)) is None else numbers(parts),
+        else {"name": filtered[0], "lambda": rounded_all(filtered[1], 5), "h": rounded_all(filtered[2])},
+        "energy": None if (parts := energy(run)) is None else rounded_all(parts),
     }
 
 
@@ -115,7 +115,7 @@ def curve_metrics(run: Result) -> list[str]:
     return sorted(found, key=lambda name: (name != run.metric, name))
 
 
-def curves(method: Method, metric: str) -> dict[str, Any]:
+def curves(method: Contender, metric: str) -> dict[str, Any]:
     """Mean over clients for each evaluated round, before and after local training.
 
     With several runs: the mean over runs and the lowest and highest run. `clients` is the 10th to 90th percentile
@@ -135,11 +135,11 @@ def curves(method: Method, metric: str) -> dict[str, Any]:
         mean = cube.mean(axis=0)
         out[when] = {
             "round": shared,
-            "mean": numbers(mean[:, 0]),
-            "clients": [numbers(mean[:, 1]), numbers(mean[:, 2])],
+            "mean": rounded_all(mean[:, 0]),
+            "clients": [rounded_all(mean[:, 1]), rounded_all(mean[:, 2])],
         }
         if len(method.runs) > 1:
-            out[when]["seeds"] = [numbers(cube[:, :, 0].min(axis=0)), numbers(cube[:, :, 0].max(axis=0))]
+            out[when]["seeds"] = [rounded_all(cube[:, :, 0].min(axis=0)), rounded_all(cube[:, :, 0].max(axis=0))]
     return out
 
 
@@ -163,8 +163,8 @@ def influence_data(run: Result, units: Units) -> dict[str, Any] | None:
     top = max(float(block.max()) for block in blocks.values()) or 1.0
     return {
         "size": len(blocks["given"]),
-        "max": number(top),
-        "own": numbers(np.diag(matrix), 3),
+        "max": rounded(top),
+        "own": rounded_all(np.diag(matrix), 3),
         **{name: base64.b64encode(np.rint(255 * np.sqrt(b / top)).astype(np.uint8).tobytes()).decode()
            for name, b in blocks.items()},
     }  # fmt: skip
@@ -181,7 +181,7 @@ def block_mean(matrix: np.ndarray, order: np.ndarray, most: int) -> np.ndarray:
     return sums / np.outer(width, width)
 
 
-def logged(method: Method, name: str) -> dict[str, Any] | None:
+def logged(method: Contender, name: str) -> dict[str, Any] | None:
     """A number the method logged in some or all rounds, averaged over runs."""
     tables = [
         {r["round"]: float(r["log"][name]) for r in run.history if name in r.get("log", {})} for run in method.runs
@@ -189,13 +189,13 @@ def logged(method: Method, name: str) -> dict[str, Any] | None:
     shared = thin(sorted(set.intersection(*(set(table) for table in tables))))
     if not shared:
         return None
-    return {"round": shared, "value": numbers(np.mean([[table[r] for r in shared] for table in tables], axis=0), 5)}
+    return {"round": shared, "value": rounded_all(np.mean([[table[r] for r in shared] for table in tables], axis=0), 5)}
 
 
-def number(value: float, digits: int = 4) -> float | None:
+def rounded(value: float, digits: int = 4) -> float | None:
     """Rounded to some significant digits; None for NaN and infinity."""
     return float(f"{value:.{digits}g}") if np.isfinite(value) else None
 
 
-def numbers(values: np.ndarray, digits: int = 4) -> list[float | None]:
-    return [number(float(value), digits) for value in values]
+def rounded_all(values: np.ndarray, digits: int = 4) -> list[float | None]:
+    return [rounded(float(value), digits) for value in values]

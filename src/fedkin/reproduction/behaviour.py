@@ -1,9 +1,8 @@
 """What the code does, not how it is written: a fingerprint by which a cell outlives edits that change no number.
 
-The source of a cell's code (`fedkin.reproduction.code`) changes with every edit of a shared module; most edits change no
-result. So a cell also keeps what its method did in a short run: its own parameters, model and graph, in float64, on
-made-up clients in the shape of its data. Code that does the same there is taken for the same. What shows only late in a run,
-such as the end of a schedule, it does not see.
+A cell keeps what its method did in a short run: its own parameters, model and graph, in float64, on made-up clients in
+the shape of its data; and what its real clients were. `fedkin reproduce --verify` tries both again: code that does the same
+is taken for the same. What shows only late in a run, such as the end of a schedule, it does not see.
 """
 
 from __future__ import annotations
@@ -11,19 +10,29 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 
 from fedkin.errors import FedkinError
-from fedkin.files import plain, write_json
-from fedkin.reproduction import code
-from fedkin.reproduction.speed import SHAPES, made_up
+from fedkin.federation import Federation
+from fedkin.files import plain
+from fedkin.graphs import ClientGraph
 
+SHAPES: dict[str, tuple[int, ...]] = {
+    "mnist": (1, 28, 28),
+    "cifar10": (3, 32, 32),
+    "svhn": (3, 32, 32),
+    "har": (561,),
+    "harbox": (900,),
+    "vehicle": (100,),
+    "metr-la": (12,),
+    "shakespeare": (80,),
+}
+"""Inputs of the sets whose clients are made up."""
 SAMPLES = 200
 """Of all made-up clients together, but at least four a client."""
 DECIMALS = 7
@@ -33,39 +42,48 @@ CLOCKS = ("seconds", "versions")
 """Entries of what a function returns that say how long it took, or where."""
 
 
-def fingerprint(settings: Mapping[str, Any], short: Mapping[str, Any]) -> str | None:
-    """A hash of what these settings do; None where that cannot be tried here. Remembered for the source at hand.
+def behaviour_of(settings: Mapping[str, Any], short: Mapping[str, Any]) -> str | None:
+    """A hash of what these settings do; None where that cannot be tried here.
 
     A function is called with the parameters of `short`, its table's smoke scale. A cell of that scale is as short as its
     fingerprint, so it needs none.
     """
     if settings == short or settings.get("data", {}).get("name", "mnist") not in SHAPES:
         return None
-    tried = short if "function" in settings else settings
-    sources = [code.version(settings), code.source(__name__), code.source(made_up.__module__)]
-    path = _place(json.dumps([tried, *sources], sort_keys=True))
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(path.read_text())["fingerprint"])
+    return _tried(json.dumps(short if "function" in settings else settings, sort_keys=True))
+
+
+@cache
+def _tried(text: str) -> str | None:
+    """The hash; the cells of all seeds share it."""
+    settings = json.loads(text)
     try:
-        numbers = list(_numbers(_call(tried))) if "function" in tried else _run(tried)
+        if "function" in settings:
+            numbers = list(_numbers(plain(resolve_name(settings["function"])(seed=0, **settings["parameters"]))))
+        else:
+            numbers = [*_clients(json.dumps(settings["data"], sort_keys=True)), *_run(settings)]
     except (FedkinError, OSError):
         return None
     rounded = " ".join(f"{number:.{DECIMALS}g}" for number in numbers)
-    found = hashlib.blake2b(f"{_data_version(settings)} {rounded}".encode(), digest_size=6).hexdigest()
-    with suppress(OSError, FedkinError):  # a cache that cannot be written costs time, nothing else
-        write_json(path, {"fingerprint": found})
-    return found
+    return hashlib.blake2b(rounded.encode(), digest_size=6).hexdigest()
 
 
-def _place(text: str) -> Path:
-    from fedkin.data.store import cache_folder
+@cache
+def _clients(source: str) -> tuple[float, ...]:
+    """What the real clients of seed 0 are: their sizes, and sums over samples that see their order."""
+    from fedkin import data
 
-    return cache_folder() / ".behaviour" / f"{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}.json"
+    federation = data.load(**{"seed": 0, **json.loads(source)})
+    found: list[float] = []
+    for part in (federation.train, federation.test):
+        wave = np.cos(np.arange(1, len(part.x) + 1))
+        found += part.sizes.tolist()
+        found += [round(float(wave @ _means(values)), 3) for values in (part.x, part.y)]
+    return tuple(found)
 
 
-def _data_version(settings: Mapping[str, Any]) -> str:
-    """Made-up clients say nothing of how real ones are made: the source of that counts as it is written."""
-    return "" if "function" in settings else code.data_version(settings["data"]["name"])
+def _means(values: np.ndarray) -> np.ndarray:
+    return np.asarray(values).reshape(len(values), -1).mean(axis=1, dtype=np.float64)
 
 
 def _run(settings: Mapping[str, Any]) -> list[float]:
@@ -107,8 +125,20 @@ def sketch(moved: np.ndarray, count: int = 4) -> list[float]:
     return [size, *(round(wave / max(size, 1e-300), DECIMALS) for wave in waves)]
 
 
-def _call(settings: Mapping[str, Any]) -> Any:
-    return plain(resolve_name(settings["function"])(seed=0, **settings["parameters"]))
+def made_up(data: str, clients: int = 16, samples: int = 60, test_fraction: float = 0.1) -> Federation:
+    """Random numbers in the shape of a data set: images and signals of ten classes, series of speeds along a road, texts."""
+    rng, shape = np.random.default_rng(0), (samples, *SHAPES[data])
+    names = [f"client-{k}" for k in range(clients)]
+    if data == "metr-la":
+        series = {name: (rng.normal(size=shape), rng.normal(size=shape)) for name in names}
+        road = np.eye(clients, k=1) + np.eye(clients, k=-1)
+        return Federation.from_arrays(series, test_fraction=test_fraction, graph=ClientGraph(road, names=names))
+    if data == "shakespeare":
+        texts = {name: (rng.integers(0, 100, shape), rng.integers(0, 100, samples)) for name in names}
+        return Federation.from_arrays(texts, test_fraction=test_fraction, classes=range(100), tokens=True)
+    labels = [rng.permutation((np.arange(samples) + k) % 10) for k in range(clients)]
+    signals = {name: (rng.normal(size=shape).astype(np.float32), y) for name, y in zip(names, labels)}
+    return Federation.from_arrays(signals, test_fraction=test_fraction)
 
 
 def _numbers(value: Any) -> Iterator[float]:

@@ -1,36 +1,31 @@
-"""How long a table would take on this machine: a short probe of every model, times the work of the cells."""
+"""How long a table would take: what kept cells of its kind took, by the round."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+from collections.abc import Iterator, Mapping
+from statistics import median
 from typing import Any
 
-from fedkin.reproduction.cells import Cell, cells_of
+from fedkin.reproduction.cells import cells_of
+from fedkin.reproduction.kept import Kept
 from fedkin.reproduction.reproduce import cores, missing
-from fedkin.reproduction.speed import probe
-from fedkin.reproduction.tables import SCALES, Table, get, names
+from fedkin.reproduction.tables import SCALES, PublishedTable, find_table, table_names
 
-EFFORT = {
-    "ditto": 2.0,
-    "fedcedar": 1.4,
-    "fedska": 3.2,
-    "global": 1.8,
-    "ifca": 1.9,
-    "mocha": 1.3,
-    "perfedavg": 2.3,
-    "pfedbayes": 12.0,
-    "pfedme": 6.5,
-    "sfl": 1.6,
-}
-"""What a cell costs in units of FedAvg: medians over the kept cells (pFedBayes: a probe)."""
+Rates = Mapping[tuple[str, ...], list[float]]
+"""Kind of cell → seconds per round of the kept ones."""
 
 
-def listing(out: Path) -> list[dict[str, Any]]:
-    """Every table and figure: what it needs, what is kept under `out`, and seconds by scale (None: unknown)."""
+def listing(kept: Kept) -> list[dict[str, Any]]:
+    """Every table and figure: what it needs, what is kept, and seconds by scale (None: unknown)."""
+    rates: dict[tuple[str, ...], list[float]] = {}
+    for record in kept.records.values():
+        for kind in _kinds(record["settings"]):
+            rates.setdefault(kind, []).append(record["seconds"] / _rounds(record["settings"]))
     found = []
-    for name in names():
-        table = get(name)
-        absent = missing(table, "paper")
+    for name in table_names():
+        table = find_table(name)
+        absent = missing(cells_of(table, "paper", seeds=1))
         found.append(
             {
                 "name": name,
@@ -38,14 +33,14 @@ def listing(out: Path) -> list[dict[str, Any]]:
                 "kind": table.kind,
                 "needs": _needs(table, absent),
                 "missing": absent,
-                "kept": [scale for scale in SCALES if any((out / name / scale).glob("*.json"))],
-                "seconds": {scale: _seconds(table, scale) for scale in ("desk", "paper")},
+                "kept": [scale for scale in SCALES if kept.of(name, scale) or kept.picture(name, scale).exists()],
+                "seconds": {scale: _seconds(table, scale, absent, rates) for scale in ("desk", "paper")},
             }
         )
     return found
 
 
-def _needs(table: Table, absent: dict[str, str]) -> str:
+def _needs(table: PublishedTable, absent: dict[str, str]) -> str:
     """The data sets and, of those and of the methods, what is not at hand."""
     sets = dict.fromkeys(str(column.source["name"]) for column in table.columns.values() if column.source)
     lacking = dict.fromkeys(
@@ -58,37 +53,35 @@ def _needs(table: Table, absent: dict[str, str]) -> str:
     return text if not lacking else f"{text}{'; ' if text else ''}missing: {', '.join(lacking)}"
 
 
-def _seconds(table: Table, scale: str) -> float | None:
-    """The time on all cores of this machine; rows and columns that cannot be run here are left out."""
+def _rounds(settings: Mapping[str, Any]) -> int:
+    return int(settings.get("run", {}).get("rounds", 1))
+
+
+def _kinds(settings: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """From the same cell over another number of rounds to any method with this model on this data."""
+    if "function" in settings:
+        yield ("cell", json.dumps(settings, sort_keys=True))
+        return
+    yield ("cell", json.dumps({**settings, "run": {**settings["run"], "rounds": None}}, sort_keys=True))
+    model, data = settings["model"], settings["data"]["name"]
+    yield ("method", settings["algorithm"], model, data)
+    yield ("model", model, data)
+
+
+def seconds_of(settings: Mapping[str, Any], rates: Rates) -> float | None:
+    """Seconds of one cell on one core: the median rate of the kept cells most like it, times its rounds."""
+    alike = next((rates[kind] for kind in _kinds(settings) if kind in rates), None)
+    return None if alike is None else median(alike) * _rounds(settings)
+
+
+def _seconds(table: PublishedTable, scale: str, absent: Mapping[str, str], rates: Rates) -> float | None:
+    """The time on all cores of this machine; None if nothing like one of its cells is kept. What cannot be run here is
+    left out."""
     if scale != "paper" and scale not in table.scales:
         return None
-    absent = missing(table, scale)
-    cells = {
-        cell.key: cell
-        for cell in cells_of(table, scale, Path(), seeds=1)
-        if cell.row not in absent and cell.column not in absent
-    }
-    trained = [cell for cell in cells.values() if "function" not in cell.settings]
-    if not trained:
-        return table.cost.get(scale) if cells else None
-    seeds = table.scale(scale).seeds or table.seeds
-    total = sum(work(cell, table) for cell in trained) * seeds
-    return total / min(cores(), len(trained) * seeds)
-
-
-def work(cell: Cell, table: Table) -> float:
-    """Seconds of one cell on one core: rate × samples × epochs × (rounds of training + evaluations after training)."""
-    column, settings = table.columns[cell.column], cell.settings
-    run, parameters, source = settings["run"], settings["parameters"], settings["data"]
-    samples = float(column.samples)
-    if "clients" in source and "clients" in column.data:
-        samples *= source["clients"] / column.data["clients"]
-    samples *= column.data.get("stride", 1) / source.get("stride", 1)
-    if "samples" in source:
-        samples = min(samples, 0.75 * source["samples"])
-    fraction = run.get("fraction", 1.0)
-    every = run.get("eval_every") or max(1, -(-cell.rounds // 10))
-    evaluations = -(-cell.rounds // every) if fraction == 1 else 1
-    passes = cell.rounds * fraction + evaluations
-    rate = probe(settings["model"], source["name"], int(parameters.get("batch_size", 32)))
-    return rate * samples * parameters.get("epochs", 1) * passes * EFFORT.get(settings["algorithm"], 1.0)
+    cells = {c.key: c for c in cells_of(table, scale, seeds=1) if c.row not in absent and c.column not in absent}
+    spent = [seconds for c in cells.values() if (seconds := seconds_of(c.settings, rates)) is not None]
+    if not spent or len(spent) < len(cells):
+        return None
+    seeds = table.reduction(scale).seeds or table.seeds
+    return sum(spent) * seeds / min(cores(), len(spent) * seeds)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MOMENTS: tuple[tuple[When, str], ...] = (("pre", "--"), ("post", "-"))
 
 
-def draw(measured: Measured, path: Path) -> Path | None:
+def draw_published(measured: Measured, path: Path) -> Path | None:
     """Write the picture of a figure; None if nothing of it is measured yet."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

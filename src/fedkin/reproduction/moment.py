@@ -11,15 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedkin.reproduction.reproduce import Plan
-from fedkin.reproduction.summary import Measured
-from fedkin.reproduction.tables import Table, When
+from fedkin.reproduction.reproduce import Reproduction
+from fedkin.reproduction.tables import PublishedTable, When
 
 QUESTION = re.compile(r"^(?P<row>\w+) > fedavgft$")
 
 
 @dataclass(frozen=True)
-class Line:
+class Lead:
     """One setting: means in %, of FedAvg, of training alone, and of the paper's method."""
 
     table: str
@@ -36,7 +35,7 @@ class Line:
             yield value if isinstance(value, str) else f"{value:.2f}"
 
 
-def lines(plans: Iterable[Plan]) -> Iterator[Line]:
+def leads(plans: Iterable[Reproduction]) -> Iterator[Lead]:
     """Every setting of every table (figures repeat them) in which all three are measured; the same cells once,
     and a setting at the first of its scales."""
     told: set[tuple[str, ...]] = set()
@@ -44,7 +43,7 @@ def lines(plans: Iterable[Plan]) -> Iterator[Line]:
         table, row = chosen.table, asked(chosen.table)
         if table.kind != "table" or not table.percent or row is None:
             continue
-        measured = Measured.read(table, chosen.scale, chosen.cells)
+        measured = chosen.measured
         for column in table.columns:
             cells = [measured.good(name, column) for name in ("fedavg", "local", row)]
             keys = tuple(group[0]["key"] for group in cells if group)
@@ -59,25 +58,25 @@ def lines(plans: Iterable[Plan]) -> Iterator[Line]:
             if len(values) == len(found):
                 before, after, alone, pre, post = values
                 where, setting = f"{table.name}, {chosen.scale}", table.columns[column].title
-                yield Line(where, setting, before, after, alone, table.rows[row].title, pre, post)
+                yield Lead(where, setting, before, after, alone, table.rows[row].title, pre, post)
 
 
-def asked(table: Table) -> str | None:
+def asked(table: PublishedTable) -> str | None:
     """The row of the paper's own method: the one that is compared with FedAvg + fine-tuning."""
     found = (QUESTION.match(claim.check) for claim in table.claims)
     return next((match["row"] for match in found if match), None)
 
 
-def section(plans: Iterable[Plan]) -> Iterator[str]:
+def moment_section(plans: Iterable[Reproduction]) -> Iterator[str]:
     """The answer in numbers, and the settings it is made of."""
     from fedkin.reproduction.page import markdown
 
-    found = list(lines(plans))
+    found = list(leads(plans))
     if not found:
         return
     mixed, alike, alone = (
-        np.array(leads)
-        for leads in zip(*((r.post - r.fedavg_pre, r.post - r.fedavg_post, r.post - r.local_post) for r in found))
+        np.array(by)
+        for by in zip(*((r.post - r.fedavg_pre, r.post - r.fedavg_post, r.post - r.local_post) for r in found))
     )
     yield "## Is it the method, or the moment of testing?\n"
     yield (

@@ -9,60 +9,57 @@ from typing import Any
 
 from fedkin.files import write_atomic
 from fedkin.reproduction import moment, text
-from fedkin.reproduction.reproduce import Plan, plan
-from fedkin.reproduction.tables import get, names
+from fedkin.reproduction.cells import cells_of
+from fedkin.reproduction.kept import Kept
+from fedkin.reproduction.reproduce import Reproduction, missing, plan
+from fedkin.reproduction.tables import find_table, table_names
 
-HEAD = """# Reproduction
+INTRODUCTION = """# Reproduction
 
 Every published table and figure of the five papers that was run here, beside what is published. This page is generated
-from the JSON files under `results/` by `fedkin reproduce --render docs/reproduction.md`; do not edit it.
+from the cells kept in `results/` by `fedkin reproduce --render docs/reproduction.md`; do not edit it.
 
 *pre* is the model a client has just received, *post* the model after one more round of local training. The papers
 mostly do not say which of the two they test; “difference” says which one it refers to. FedAvg + fine-tuning is FedAvg
 tested *post*. A verdict is the strictest that holds of: within the spread the paper prints, within 2 points, further
 off. A claim is checked with all methods tested *pre*, and with all tested *post*.
 
-A cell is kept with its settings, its seed and the version of the code. When the source changes, a short run on made-up
-clients in float64 tells whether the code still does the same (not what shows only late in a run, such as the end of a
-schedule); cells of code that does something else, or of which that is not known, are counted below as of an older version.
+A cell is kept with its settings, its seed and a fingerprint of what the code did in a short run on made-up clients in
+float64 (not what shows only late in a run, such as the end of a schedule). `fedkin reproduce --verify` makes the fingerprints
+anew; cells whose code does something else by now are counted below as of an older version.
 """
 
 
 def write_page(results: Path, path: Path) -> Path:
     """Write the page about everything under `results`."""
-    plans = list(kept(results))
+    plans = list(kept_tables(Kept(results)))
     parts = [
-        HEAD,
+        INTRODUCTION,
         *overview(plans),
-        *moment.section(plans),
-        *(part for chosen in plans for part in section(chosen, path.parent)),
+        *moment.moment_section(plans),
+        *(part for chosen in plans for part in table_section(chosen, path.parent)),
     ]
     parts += list(not_run({chosen.table.name for chosen in plans}))
     write_atomic(path, ("\n".join(parts).rstrip() + "\n").encode())
     return path
 
 
-def kept(results: Path) -> Iterator[Plan]:
+def kept_tables(kept: Kept) -> Iterator[Reproduction]:
     """The tables and scales with results: the paper scale, and the reduced one where that has more to say."""
-    for name in names():
+    for name in table_names():
         told: set[str] = set()
         for scale in ("paper", "desk"):
-            if any((results / name / scale).glob("*.json")):
-                chosen = plan(name, scale, results, seeds=_seeds(results / name / scale))
-                if chosen.kept - told:
+            seeds = [record["seed"] for record in kept.of(name, scale)]
+            if seeds or kept.picture(name, scale).exists():
+                chosen = plan(name, scale, kept, seeds=max(seeds, default=-1) + 1 or None, showing=True)
+                if chosen.found - told:
                     yield chosen
-                if len(chosen.kept) == len({cell.key for cell in chosen.cells}):
+                if len(chosen.found) == len({cell.key for cell in chosen.cells}):
                     break
-                told |= chosen.kept
+                told |= chosen.found
 
 
-def _seeds(folder: Path) -> int | None:
-    """How many seeds the files hold: their names are column.method.SEED.key.json."""
-    found = [int(parts[-3]) for parts in (file.name.split(".") for file in folder.glob("*.json")) if len(parts) > 3]
-    return max(found, default=0) + 1 if found else None
-
-
-def overview(plans: list[Plan]) -> Iterator[str]:
+def overview(plans: list[Reproduction]) -> Iterator[str]:
     """One line per table: how many cells agree, how many claims hold."""
     yield "| table | scale | within the spread | within 2 points (10 %) | further off | claims that hold | only pre or only post | do not hold |"
     yield "|---|---|---|---|---|---|---|---|"
@@ -82,11 +79,11 @@ def overview(plans: list[Plan]) -> Iterator[str]:
     yield ""
 
 
-def anchor(chosen: Plan) -> str:
+def anchor(chosen: Reproduction) -> str:
     return f"{chosen.table.name}-{chosen.scale}".replace(".", "-")
 
 
-def section(chosen: Plan, home: Path) -> Iterator[str]:
+def table_section(chosen: Reproduction, home: Path) -> Iterator[str]:
     """A table or figure with its numbers, claims and doubts."""
     table, summary = chosen.table, chosen.summary()
     yield f'<a id="{anchor(chosen)}"></a>\n\n## {table.title}\n'
@@ -97,13 +94,13 @@ def section(chosen: Plan, home: Path) -> Iterator[str]:
     count = f"{seeds} of {published} seeds" if fewer else f"{seeds} seed{'s' if seeds != 1 else ''}"
     yield f"{count}, {text.duration(summary['seconds'])} of computing."
     yield f"{table.shows}\n"
-    picture = chosen.folder / "figure.png"
+    picture = chosen.picture
     if picture.exists():
         yield f"![{table.title}]({Path(os.path.relpath(picture, home)).as_posix()})\n"
     for title, lines in text.blocks(table, summary):
         if any(line[2] != "–" or line[3] != "–" for line in lines):
-            yield from markdown((title, *text.HEAD[1:]), [line for line in lines if line[2:4] != ("–", "–")])
-    found = text.claims(table, summary)
+            yield from markdown((title, *text.CELL_HEAD[1:]), [line for line in lines if line[2:4] != ("–", "–")])
+    found = text.shown_claims(table, summary)
     if found:
         yield "Claims:\n"
         yield from (f"- {says}: **{marks}**" for says, marks in found)
@@ -111,7 +108,7 @@ def section(chosen: Plan, home: Path) -> Iterator[str]:
     yield from _remarks(summary, chosen)
 
 
-def _remarks(summary: dict[str, Any], chosen: Plan) -> Iterator[str]:
+def _remarks(summary: dict[str, Any], chosen: Reproduction) -> Iterator[str]:
     absent = {cell["verdict"] for cell in summary["cells"] if cell["verdict"].startswith(("not run:", "broke off"))}
     remarks = [*summary["uncertain"], *summary["notes"], *sorted(absent)]
     if summary["older_code"]:
@@ -133,12 +130,10 @@ def markdown(head: tuple[str, ...], lines: list[Any]) -> Iterator[str]:
 
 def not_run(done: set[str]) -> Iterator[str]:
     """Tables without results, and what their files say."""
-    from fedkin.reproduction.reproduce import missing
-
-    left = [get(name) for name in names() if name not in done]
+    left = [find_table(name) for name in table_names() if name not in done]
     if left:
         yield "## Not run yet\n"
         for table in left:
-            reasons = "; ".join(dict.fromkeys(missing(table, "paper").values()))
+            reasons = "; ".join(dict.fromkeys(missing(cells_of(table, "paper", 1)).values()))
             yield f"- {table.title} (`{table.name}`)" + (f": {reasons}" if reasons else "")
         yield ""

@@ -1,4 +1,4 @@
-"""From kept cells to what is reported: measured numbers beside published ones, verdicts, claims. All from JSON files."""
+"""From kept cells to what is reported: measured numbers beside published ones, verdicts, claims."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.reproduction.cells import Cell, Record
-from fedkin.reproduction.tables import Table, When
+from fedkin.reproduction.cells import Cell
+from fedkin.reproduction.kept import CellRecord, Kept
+from fedkin.reproduction.tables import PublishedTable, When
 from fedkin.reproduction.verdicts import Number, check_claims, parse_published, verdict
 
-SPREAD = {"mean": "std", "global": "global_std"}
+SPREAD_OF = {"mean": "std", "global": "global_std"}
 """The spread over clients that belongs to a mean over clients."""
 
 
 class Measured:
     """All seeds of all cells of a table at one scale."""
 
-    def __init__(self, table: Table, scale: str, records: Mapping[tuple[str, str], Sequence[Record]]) -> None:
+    def __init__(
+        self, table: PublishedTable, scale: str, records: Mapping[tuple[str, str], Sequence[CellRecord]]
+    ) -> None:
         self.table, self.scale, self.records = table, scale, records
 
     @classmethod
-    def read(cls, table: Table, scale: str, cells: Sequence[Cell]) -> Measured:
-        records: dict[tuple[str, str], list[Record]] = {}
+    def read(cls, table: PublishedTable, scale: str, cells: Sequence[Cell], kept: Kept) -> Measured:
+        records: dict[tuple[str, str], list[CellRecord]] = {}
         for cell in cells:
-            record = cell.read()
+            record = kept.records.get(cell.key)
             if record is not None:
-                record |= {"current": cell.is_current(record), "key": cell.key}
                 records.setdefault((cell.row, cell.column), []).append(record)
         return cls(table, scale, records)
 
-    def good(self, row: str, column: str) -> list[Record]:
+    def good(self, row: str, column: str) -> list[CellRecord]:
         return [record for record in self.records.get((row, column), ()) if "failed" not in record]
 
     def number(self, row: str, column: str, statistic: str, when: When) -> Number | None:
@@ -46,8 +48,8 @@ class Measured:
         factor = 100 if self.table.percent else 1
         values = np.array([entry[statistic] for entry in found], dtype=float) * factor
         spread: float | None = None
-        if self.table.spread == "clients" and SPREAD.get(statistic) in found[0]:
-            spread = float(np.mean([entry[SPREAD[statistic]] for entry in found])) * factor
+        if self.table.spread == "clients" and SPREAD_OF.get(statistic) in found[0]:
+            spread = float(np.mean([entry[SPREAD_OF[statistic]] for entry in found])) * factor
         elif self.table.spread != "none" and len(values) > 1:
             spread = float(values.std())
         return Number(float(values.mean()), spread)
@@ -89,7 +91,7 @@ class Measured:
         return None if number is None else number.value
 
 
-def summarise(measured: Measured, missing: Mapping[str, str] | None = None) -> dict[str, Any]:
+def summary_of(measured: Measured, missing: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Everything that is reported, ready for JSON. `missing` says why rows or columns could not be run."""
     table, scale = measured.table, measured.scale
     lines = [
@@ -98,14 +100,14 @@ def summarise(measured: Measured, missing: Mapping[str, str] | None = None) -> d
         for place, statistic in enumerate(table.statistics)
     ]
     records = list({record["key"]: record for group in measured.records.values() for record in group}.values())
-    settings = table.scale(scale)
+    reduced = table.reduction(scale)
     return {
         "name": table.name,
         "title": table.title,
         "paper": table.paper,
         "kind": table.kind,
         "scale": scale,
-        "reduced": settings.says,
+        "reduced": reduced.says,
         "seeds": max((len(group) for group in measured.records.values()), default=0),
         "spread": table.spread,
         "shows": table.shows,
@@ -113,7 +115,7 @@ def summarise(measured: Measured, missing: Mapping[str, str] | None = None) -> d
         "claims": measured.claims(),
         "uncertain": table.uncertain,
         "notes": list(dict.fromkeys(note for record in records for note in record.get("notes", ()))),
-        "older_code": sum(not record["current"] for record in records),
+        "older_code": sum(bool(record.get("outdated")) for record in records),
         "seconds": sum(record["seconds"] for record in records),
         "versions": records[0]["versions"] if records else {},
     }

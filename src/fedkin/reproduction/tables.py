@@ -27,50 +27,49 @@ from fedkin.errors import FedkinError, unknown
 SCALES = ("smoke", "desk", "paper")
 When = Literal["pre", "post"]
 Tested = Literal["pre", "post", "either"]
-Settings = dict[str, Any]
+Entries = dict[str, Any]
+"""Settings by name; of several layers the last one that names a setting counts."""
 
 
 class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Column(Strict):
+class TableColumn(Strict):
     """A setting: who has which data, and the model."""
 
     title: str
-    data: Settings = {}
+    data: Entries = {}
     model: str = ""
     graph: str | None = None
-    training: Settings = {}
-    run: Settings = {}
-    parameters: Settings = {}
+    training: Entries = {}
+    run: Entries = {}
+    parameters: Entries = {}
     """Arguments of functions (figures that are no training runs)."""
-    labels: Settings = {}
+    labels: Entries = {}
     """Which rows of a whole figure's function belong to this column."""
-    samples: int = 0
-    """Training samples of all clients together, for the estimate of the time."""
     caution: str | None = None
     """Why no measured number of this column can be compared with the published one."""
 
     @property
-    def source(self) -> Settings:
+    def source(self) -> Entries:
         """The data, of training runs and of functions."""
         return dict(self.data or self.parameters.get("source", {}))
 
 
-class Row(Strict):
+class TableRow(Strict):
     """A method with its parameters, or a function `module:name`, and what the paper prints for it."""
 
     title: str
     algorithm: str = ""
     function: str = ""
-    parameters: Settings = {}
-    at: dict[str, Settings] = {}
-    run: Settings = {}
+    parameters: Entries = {}
+    at: dict[str, Entries] = {}
+    run: Entries = {}
     graph: str | None = None
     columns: list[str] | None = None
     tested: Tested | None = None
-    labels: Settings = {}
+    labels: Entries = {}
     x: float | None = None
     """Its place on the horizontal axis, in figures over a parameter."""
     published: dict[str, str] = {}
@@ -85,18 +84,28 @@ class Claim(Strict):
     statistic: str | None = None
 
 
-class Scale(Strict):
-    """What is reduced. `parameters.ROW` replaces parameters of one row; `at.COLUMN` data, training, run, model of one
-    column, and in `rows` parameters of rows there."""
+class ColumnReduction(Strict):
+    """What is reduced in one column; `rows.ROW` replaces parameters of one row there."""
+
+    data: Entries = {}
+    model: str | None = None
+    training: Entries = {}
+    run: Entries = {}
+    parameters: Entries = {}
+    rows: dict[str, Entries] = {}
+
+
+class Reduction(Strict):
+    """What a scale reduces. `parameters.ROW` replaces parameters of one row, `parameters."*"` of all functions."""
 
     seeds: int | None = None
     rows: list[str] | None = None
     columns: list[str] | None = None
-    data: Settings = {}
-    training: Settings = {}
-    run: Settings = {}
-    parameters: dict[str, Settings] = {}
-    at: dict[str, dict[str, Any]] = {}
+    data: Entries = {}
+    training: Entries = {}
+    run: Entries = {}
+    parameters: dict[str, Entries] = {}
+    at: dict[str, ColumnReduction] = {}
     says: str = ""
     """The reductions in words, for the output."""
 
@@ -111,7 +120,7 @@ class Drawing(Strict):
     log_y: bool = False
 
 
-class Table(Strict):
+class PublishedTable(Strict):
     """A published table or figure."""
 
     name: str
@@ -127,30 +136,29 @@ class Table(Strict):
     seeds: int = Field(1, ge=1)
     function: str = ""
     """`module:name` that computes the whole figure: {"rows": [{labels…, "mean", "std"}], "claims": [{"says", "holds"}]}."""
-    parameters: Settings = {}
-    cost: dict[str, float] = {}
-    """Seconds that functions took on a desk machine, by scale, for the estimate of the time."""
+    parameters: Entries = {}
     logs: list[str] = []
     """Entries of the methods' logs that are kept for every round."""
-    training: Settings = {}
-    run: Settings = {}
-    columns: dict[str, Column]
-    rows: dict[str, Row]
+    training: Entries = {}
+    run: Entries = {}
+    columns: dict[str, TableColumn]
+    rows: dict[str, TableRow]
     claims: list[Claim] = []
     uncertain: list[str] = []
-    scales: dict[str, Scale] = {}
+    scales: dict[str, Reduction] = {}
     drawing: Drawing = Drawing()
 
-    def scale(self, name: str) -> Scale:
+    def reduction(self, name: str) -> Reduction:
+        """What a scale reduces: at the paper's, nothing."""
         if name not in SCALES:
             raise unknown("scale", name, SCALES)
         if name != "paper" and name not in self.scales:
             raise FedkinError(f"{self.name} has no scale {name!r}; it has {', '.join([*self.scales, 'paper'])}")
-        return self.scales.get(name, Scale())
+        return self.scales.get(name, Reduction())
 
     def places(self, scale: str) -> list[tuple[str, str]]:
         """(row, column) of every cell at this scale, column by column, so that neighbours share their data."""
-        chosen = self.scale(scale)
+        chosen = self.reduction(scale)
         return [
             (row, column)
             for column in self.columns
@@ -164,56 +172,50 @@ class Table(Strict):
         """When the paper tests the models of this row."""
         return self.rows[row].tested or self.tested
 
-    def settings(self, row: str, column: str, scale: str) -> Settings:
+    def settings(self, row: str, column: str, scale: str) -> Entries:
         """Everything that fixes the numbers of a cell, but for its seed."""
-        what, where, reduced = self.rows[row], self.columns[column], self.scale(scale)
+        what, where, reduced = self.rows[row], self.columns[column], self.reduction(scale)
+        here, everywhere = reduced.at.get(column, ColumnReduction()), reduced.parameters.get("*", {})
         if self.function:
-            return {"function": self.function, "parameters": {**self.parameters, **reduced.parameters.get("*", {})}}
-        here = reduced.at.get(column, {})
-        own = {**what.parameters, **what.at.get(column, {}), **reduced.parameters.get(row, {})}
-        own |= here.get("rows", {}).get(row, {})
+            return {"function": self.function, "parameters": self.parameters | everywhere}
+        own = what.parameters | what.at.get(column, {}) | reduced.parameters.get(row, {}) | here.rows.get(row, {})
         if what.function:
-            shared = {**where.parameters, **here.get("parameters", {}), **reduced.parameters.get("*", {})}
-            return {"function": what.function, "parameters": {**shared, **own}}
-        data = {**where.data, **reduced.data, **here.get("data", {})}
-        training = {**self.training, **where.training, **own, **reduced.training, **here.get("training", {})}
-        graph = own.get("graph", what.graph if what.graph is not None else where.graph)
-        run = {**self.run, **where.run, **reduced.run, **here.get("run", {}), **what.run}
-        training.pop("graph", None)
+            shared = where.parameters | here.parameters | everywhere
+            return {"function": what.function, "parameters": shared | own}
+        graph = own.pop("graph", where.graph if what.graph is None else what.graph)
+        data = where.data | reduced.data | here.data
+        training = self.training | where.training | own | reduced.training | here.training
         return {
             "data": data,
-            "model": here.get("model", where.model),
+            "model": here.model or where.model,
             # It trains exactly as FedAvg does; the two differ in the model they deploy, and a cell holds both.
             "algorithm": "fedavg" if what.algorithm == "fedavgft" else what.algorithm,
             "parameters": {key: data.get("clients") if value == "K" else value for key, value in training.items()},
             "graph": graph,
-            "run": run,
+            "run": self.run | where.run | reduced.run | here.run | what.run,
         }
 
 
-def names() -> list[str]:
+def table_names() -> list[str]:
     """All tables and figures, such as "fedu.table1"."""
-    return sorted(file.name.removesuffix(".toml") for file in files("fedkin.papers").iterdir() if _is_toml(file.name))
-
-
-def _is_toml(name: str) -> bool:
-    return name.endswith(".toml")
+    found = (file.name for file in files("fedkin.papers").iterdir())
+    return sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml"))
 
 
 @cache
-def get(name: str) -> Table:
+def find_table(name: str) -> PublishedTable:
     """A table or figure by name."""
-    if name not in names():
-        raise unknown("table or figure", name, names())
+    if name not in table_names():
+        raise unknown("table or figure", name, table_names())
     return parse(name, files("fedkin.papers").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def parse(name: str, text: str) -> Table:
+def parse(name: str, text: str) -> PublishedTable:
     """The content of a TOML file as a table; every name in it must exist."""
     from fedkin.errors import first_fault
 
     try:
-        table = Table(name=name, **tomllib.loads(text))
+        table = PublishedTable(name=name, **tomllib.loads(text))
     except tomllib.TOMLDecodeError as problem:
         raise FedkinError(f"{name}.toml is not valid TOML: {problem}") from problem
     except ValidationError as problem:
@@ -222,7 +224,7 @@ def parse(name: str, text: str) -> Table:
     return table
 
 
-def _check_names(table: Table) -> None:
+def _check_names(table: PublishedTable) -> None:
     """Refuse columns or rows that are mentioned but not defined, and cells with too few published numbers."""
     columns: list[tuple[str, Mapping[str, Any] | list[str]]] = []
     for name, row in table.rows.items():

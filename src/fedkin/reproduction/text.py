@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedkin.reproduction.tables import Table
+from fedkin.reproduction.tables import PublishedTable
 
-HEAD = ("method", "published", "pre", "post", "difference", "verdict")
+CELL_HEAD = ("method", "published", "pre", "post", "difference", "verdict")
 
 
-def number(entry: Mapping[str, Any] | None, percent: bool = True) -> str:
+def shown_number(entry: Mapping[str, Any] | None, percent: bool = True) -> str:
     """
-    >>> number({"value": 97.234, "spread": 1.4}), number(None), number({"value": 0.12345, "spread": None}, False)
+    >>> shown_number({"value": 97.234, "spread": 1.4}), shown_number(None), shown_number({"value": 0.12345, "spread": None}, False)
     ('97.23 ± 1.40', '–', '0.123')
     """
     if entry is None:
@@ -22,19 +22,19 @@ def number(entry: Mapping[str, Any] | None, percent: bool = True) -> str:
     return text if entry["spread"] is None else f"{text} ± {form.format(entry['spread'])}"
 
 
-def lines_of(table: Table, summary: Mapping[str, Any], column: str, statistic: str) -> Iterator[Sequence[str]]:
+def lines_of(table: PublishedTable, summary: Mapping[str, Any], column: str, statistic: str) -> Iterator[Sequence[str]]:
     """The lines of one column and statistic: method, published, pre, post, difference, verdict."""
     for cell in summary["cells"]:
         if (cell["column"], cell["statistic"]) != (column, statistic):
             continue
-        shown = [number(cell[key], table.percent) for key in ("published", "pre", "post")]
+        shown = [shown_number(cell[key], table.percent) for key in ("published", "pre", "post")]
         off = "" if cell["difference"] is None else f"{cell['difference']:+.2f} ({cell['tested']})"
         if not table.percent and cell["difference"] is not None:
             off = f"{cell['difference']:+.3g} ({cell['tested']})"
         yield (table.rows[cell["row"]].title, *shown, off, cell["verdict"])
 
 
-def blocks(table: Table, summary: Mapping[str, Any]) -> Iterator[tuple[str, list[Sequence[str]]]]:
+def blocks(table: PublishedTable, summary: Mapping[str, Any]) -> Iterator[tuple[str, list[Sequence[str]]]]:
     """One block per column and statistic that has anything measured or published: title and lines."""
     for column, what in table.columns.items():
         for statistic in table.statistics:
@@ -59,7 +59,7 @@ WORDS = {
 }
 
 
-def claims(table: Table, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def shown_claims(table: PublishedTable, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(claim, marks): columns with the same mark together, with the margin at *pre* and *post*."""
     found: dict[str, dict[str, list[str]]] = {}
     for claim in summary["claims"]:

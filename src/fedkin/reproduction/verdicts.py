@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedkin.errors import FedkinError, unknown
-from fedkin.reproduction.tables import Claim, Table, When
+from fedkin.reproduction.tables import Claim, PublishedTable, When
 
 POINTS = 2.0
 """“Close” for percentages, and for the operator ≈ in claims."""
@@ -101,7 +101,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-def check_claims(table: Table, value: Value) -> list[dict[str, object]]:
+def check_claims(table: PublishedTable, value: Value) -> list[dict[str, object]]:
     """Every claim in every column where its cells are measured, marked at *pre*, at *post* and as the paper tests."""
     found: list[dict[str, object]] = []
     for claim in table.claims:
@@ -114,7 +114,7 @@ def check_claims(table: Table, value: Value) -> list[dict[str, object]]:
     return found
 
 
-def _outcome(table: Table, claim: Claim, check: Check, column: str, value: Value) -> dict[str, object] | None:
+def _outcome(table: PublishedTable, claim: Claim, check: Check, column: str, value: Value) -> dict[str, object] | None:
     """The mark of one claim in one column; None where a cell is missing."""
     marks: dict[str, bool] = {}
     margins: dict[str, float] = {}
@@ -146,7 +146,7 @@ def _mark(marks: Mapping[str, bool], tested: Sequence[str]) -> str:
     return f"holds only{mixed}" if tested and marks["tested"] else "does not hold"
 
 
-def _mixed(table: Table, check: Check) -> Iterator[str]:
+def _mixed(table: PublishedTable, check: Check) -> Iterator[str]:
     """Which row is tested when, if the paper tests the compared rows at different moments."""
     rows = list(dict.fromkeys(m["row"] for m in map(TERM.match, check.terms) if m))
     moments = {row: table.when(row) for row in rows}
@@ -154,7 +154,7 @@ def _mixed(table: Table, check: Check) -> Iterator[str]:
         yield from (f"{row} {moment}" for row, moment in moments.items())
 
 
-def _term(table: Table, claim: Claim, term: str, column: str, value: Value, when: When | None) -> float | None:
+def _term(table: PublishedTable, claim: Claim, term: str, column: str, value: Value, when: When | None) -> float | None:
     number = _number(term)
     if number is not None:
         return number

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedkin import plugins
 from fedkin.errors import FedkinError, unknown
 from fedkin.result import Result, load
 from fedkin.task import Task
@@ -16,7 +17,7 @@ from fedkin.task import Task
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedkin.data.tabular import Column
+    from fedkin.data.tabular import InputColumn
 
 BATCH = 4096
 
@@ -25,7 +26,11 @@ def predict_file(run: str | Path, client: str, table: str | Path) -> pd.DataFram
     """Predictions for a CSV or Parquet file by the model that `client` deploys in a saved run."""
     from fedkin.data.tabular import read_table
 
-    return predict(load(run), client, read_table(table))
+    result = load(run)
+    named = str(result.config["model"]["name"])
+    if plugins.is_path(named):  # whoever asks for predictions wants the model's code to run
+        result = load(run, named)
+    return predict(result, client, read_table(table))
 
 
 def predict(result: Result, client: str, frame: pd.DataFrame) -> pd.DataFrame:
@@ -61,9 +66,9 @@ def _inputs(result: Result, frame: pd.DataFrame) -> np.ndarray:
         raise FedkinError("the table has no rows to predict")
     described = result.facts.get("inputs")
     if described:
-        from fedkin.data.tabular import Column
+        from fedkin.data.tabular import InputColumn
 
-        columns = [Column.described(entry) for entry in described]
+        columns = [InputColumn.described(entry) for entry in described]
         names = [str(name) for name in frame.columns]
         for column in columns:
             if column.name not in names:
@@ -73,7 +78,7 @@ def _inputs(result: Result, frame: pd.DataFrame) -> np.ndarray:
     return _numbers(frame, result.task)
 
 
-def _encoded(column: Column, values: pd.Series) -> np.ndarray:
+def _encoded(column: InputColumn, values: pd.Series) -> np.ndarray:
     try:
         return column.encode(values)
     except (TypeError, ValueError):

@@ -8,7 +8,7 @@ from fedkin.result import Result
 from fedkin.result.summary import gains
 
 
-def headline(result: Result) -> dict[str, Any]:
+def summaries(result: Result) -> dict[str, Any]:
     """The summaries over clients: of the deployed models (under the metric's name), *pre* and *post*."""
     facts = result.facts
     return {
@@ -59,7 +59,7 @@ def run_record(result: Result) -> dict[str, Any]:
     """
     config = {key: value for key, value in result.config.items() if key != "versions"}
     return {
-        **headline(result),
+        **summaries(result),
         "names": result.names,
         "clients": per_client(result),
         "metrics": result.metrics,

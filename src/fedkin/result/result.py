@@ -15,6 +15,7 @@ import tomli_w
 import torch
 from torch import Tensor, nn
 
+from fedkin import plugins
 from fedkin.errors import FedkinError, unknown
 from fedkin.files import read_tensors, write_atomic, write_tensors
 from fedkin.graphs import ClientGraph
@@ -45,7 +46,7 @@ class Models(Mapping[str, nn.Module]):
         if name not in self._positions:
             raise unknown("client", name, self.names)
         if self.spec is None:
-            raise FedkinError("the architecture is your own; load the result with fedkin.load(dir, model=your_factory)")
+            raise FedkinError("the architecture is your own; load the result with fedkin.load(dir, model=…)")
         k = self._positions[name]
         return self.spec.module(self.rows[k], self.counters[k])
 
@@ -115,7 +116,8 @@ class Result:
 
     @property
     def algorithm(self) -> str:
-        return str(self.config["algorithm"]["name"])
+        """The method's short name, also where the run was started with `package.module:Class`."""
+        return str(self.facts.get("algorithm", self.config["algorithm"]["name"]))
 
     @property
     def title(self) -> str:
@@ -258,7 +260,10 @@ class Result:
 
 
 def load(directory: str | Path, model: ModelLike | None = None) -> Result:
-    """A saved result. `model` is needed to build nn.Modules when the architecture was the user's own."""
+    """A saved result. `model` is needed to build nn.Modules when the architecture was the user's own.
+
+    Reading a result imports no code that its files name: a model `package.module:function` must be given again.
+    """
     out = Path(directory)
     if not (out / "result.safetensors").exists():
         hint = f"; go on with: fedkin resume {out}" if (out / "checkpoints").exists() else ""
@@ -272,7 +277,7 @@ def load(directory: str | Path, model: ModelLike | None = None) -> Result:
         raise FedkinError(f"{out} is not a complete run directory: {problem}") from problem
     task = Task.read(facts["task"])
     named = config["model"]["name"]
-    chosen = model if model is not None else (None if named == "custom" else named)
+    chosen = model if model is not None else (None if named == "custom" or plugins.is_path(named) else named)
     with_rows = "models" in tensors or "extra/parts_rows" in tensors
     spec = None if chosen is None or not with_rows else ModelSpec.of(chosen, task, tensors["rows"].dtype)
     counts = tensors.get("label_counts")

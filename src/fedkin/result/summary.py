@@ -1,4 +1,4 @@
-"""Numbers over clients (algorithms.md §10): mean, spread, best and worst 5 %, who gained."""
+"""Numbers over clients: mean, spread, best and worst 5 %, who gained."""
 
 from __future__ import annotations
 

@@ -19,9 +19,8 @@ from fedkin import algorithms
 from fedkin.algorithm import Algorithm, Setting, State
 from fedkin.clients import Clients, Replies, joined
 from fedkin.errors import FedkinError
-from fedkin.files import plain, versions, write_atomic
+from fedkin.files import write_atomic
 from fedkin.graphs import ClientGraph
-from fedkin.graphs.build import build as build_graph
 from fedkin.models import ModelSpec, rows_of
 from fedkin.result import Models, Result, load
 from fedkin.result.history import History, Record
@@ -30,6 +29,8 @@ from fedkin.run import checkpoint
 from fedkin.run.cadence import Saves, rounds_between_tests
 from fedkin.run.callbacks import Callback, Interrupt
 from fedkin.run.deployed import choose_trained, per_client_metrics, picked, whole_models
+from fedkin.run.directory import config_of, refuse_other_settings
+from fedkin.run.graph import build_from, wanted
 from fedkin.run.options import Options
 from fedkin.run.rows_file import RowMemory, slices
 from fedkin.streams import Streams
@@ -63,9 +64,9 @@ class Run:
         streams = Streams(options.seed)
         if options.global_test and not spec.layout.width:
             raise FedkinError("global_test moves models between clients, but these clients bring models of their own")
-        if graph is None and algorithm.default_graph() is not None:
-            graph = roster.graph or algorithm.default_graph()
-        used = self._resolve(graph)
+        used = wanted(graph, algorithm, roster)
+        if isinstance(used, str):
+            used = build_from(used, roster, clients, options.seed)
         if used is not None:
             clients.link(used)
         self.setting = Setting(
@@ -88,21 +89,6 @@ class Run:
         """The last evaluation with the clients' whole models, "pre" and "post"."""
 
     # --- before the first round -----------------------------------------------------------------------------------
-
-    def _resolve(self, graph: ClientGraph | str | None) -> ClientGraph | None:
-        if isinstance(graph, str):
-            return build_graph(graph, self.roster.names, self._disclosed, self.options.seed)
-        return None if graph is None else graph.align(self.roster.names)
-
-    def _disclosed(self, what: str, **options: float) -> np.ndarray:
-        """What clients disclose to build a graph: statistics, label counts, sizes. Never samples."""
-        if what in self.roster.truth:
-            return self.roster.truth[what]
-        replies = self.clients.ask(what, np.arange(len(self.roster)), shared=options)
-        if replies.failed:
-            name, reason = next(iter(replies.failed.items()))
-            raise FedkinError(f"client {name!r} could not disclose its {what}: {reason}")
-        return replies[what].numpy()
 
     def _with_influence(self, state: State) -> State:
         n = len(self.setting)
@@ -295,6 +281,7 @@ class Run:
 
     def _facts(self) -> dict[str, Any]:
         return {
+            "algorithm": self.algorithm.name,
             "title": self.algorithm.title,
             "rounds": self.state.round,
             "finished": self.finished,
@@ -315,16 +302,7 @@ class Run:
 
     def config(self) -> dict[str, Any]:
         """Everything needed to repeat the run, as written to config.toml."""
-        graph = self.setting.graph
-        sections: dict[str, Any] = {
-            "data": {**self.roster.source, "fingerprint": self.roster.fingerprint},
-            "model": {"name": self.setting.spec.name or "custom"},
-            "algorithm": {"name": self.algorithm.name, **self.algorithm.model_dump()},
-            "graph": {} if graph is None else {"file": "graph.npz"},
-            "run": self.options.model_dump(),
-            "versions": versions(),
-        }
-        return {key: _without_none(plain(value)) for key, value in sections.items()}
+        return config_of(self.roster, self.setting.spec, self.algorithm, self.options, self.setting.graph)
 
     def _write_config(self, out: Path) -> None:
         write_atomic(out / "config.toml", tomli_w.dumps(self.config()).encode())
@@ -347,7 +325,7 @@ class Run:
 
     def kept(self) -> Result | None:
         """The result of this run, if its directory holds it finished."""
-        self.refuse_other_settings()
+        refuse_other_settings(self.out, self.config(), self.setting.graph)
         if self.out is None or not (self.out / "result.safetensors").exists():
             return None
         result = load(self.out, self.setting.spec.name or self.setting.spec.factory)
@@ -366,24 +344,6 @@ class Run:
             )
         self._go_back_to(path)
 
-    def refuse_other_settings(self) -> None:
-        """A directory belongs to one setting: never mix results of two."""
-        if self.out is None or not (self.out / "config.toml").exists():
-            return
-        stored = tomllib.loads((self.out / "config.toml").read_text())
-        ours = tomllib.loads(tomli_w.dumps(self.config()))
-        for section in ("data", "model", "algorithm", "run"):
-            before, now = stored.get(section, {}), ours[section]
-            for key in sorted({*before, *now}):
-                if before.get(key) != now.get(key):
-                    was, wanted = before.get(key, "unset"), now.get(key, "unset")
-                    raise FedkinError(
-                        f"{self.out} holds a run with {section}.{key} = {was}, now it is {wanted}; choose another --out"
-                    )
-        graph = ClientGraph.load(self.out / "graph.npz") if (self.out / "graph.npz").exists() else None
-        if graph != self.setting.graph:
-            raise FedkinError(f"{self.out} holds a run with another graph; choose another --out")
-
     def _go_back_to(self, path: Path) -> None:
         """Take up the state of a checkpoint, and the history up to it."""
         state, private, progress = checkpoint.read(path)
@@ -395,10 +355,3 @@ class Run:
         assert self.out is not None
         history = History.load(self.out / "history.jsonl", self.setting.names)
         self.history = History(history.names, [r for r in history if r["round"] <= self.state.round])
-
-
-def _without_none(value: Any) -> Any:
-    """TOML has no null: leave such entries out."""
-    if isinstance(value, dict):
-        return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
-    return value

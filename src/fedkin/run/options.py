@@ -39,7 +39,7 @@ class Options(BaseModel):
     )
     influence: bool | None = Field(None, description="track who shaped whom (default: up to 1,500 clients)")
     rows_file: str | None = Field(
-        None, description="keep the server's rows in this file instead of memory (fedu): they may exceed it"
+        None, description="keep the server's rows in this file instead of memory, which they may exceed"
     )
 
     def cohort_size(self, clients: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedkin.couplings.sparse import empty
+from fedkin.couplings.sparse import uninitialised
 from fedkin.errors import FedkinError
 
 CHUNK = 2**26
@@ -75,14 +75,14 @@ class RowMemory:
     def rows(self, values: Tensor) -> Tensor:
         """Rows with these values, to be written over."""
         if not self.files:
-            return empty(self.shape, self.dtype).copy_(values)
+            return uninitialised(self.shape, self.dtype).copy_(values)
         self.files[0].fill(values)
         return self.files[0].rows
 
     def models(self) -> Tensor:
         """Room for the models of all clients."""
         if not self.files:
-            return empty(self.shape, self.dtype)
+            return uninitialised(self.shape, self.dtype)
         self.files[1:] = [RowsFile(f"{self.path}.models", self.shape, self.dtype)]
         return self.files[1].rows
 

@@ -40,6 +40,21 @@ def prepare(
     return Run(federation.roster(), connect(*engine), spec, algorithm, options, graph, out, callbacks)
 
 
+def begin(
+    federation: Federation,
+    model: ModelLike,
+    algorithm: Algorithm,
+    options: Options,
+    graph: ClientGraph | str | None = None,
+    out: Path | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
+    """`train`, with everything made. A directory that already holds a run is refused."""
+    if out is not None and checkpoint.latest(out) is not None:
+        raise FedkinError(f"{out} already holds a run; resume it, or choose another directory")
+    return prepare(federation, model, algorithm, options, graph, out, callbacks).run()
+
+
 def train(
     federation: Federation,
     model: ModelLike = "mlp",
@@ -65,10 +80,7 @@ def train(
     """
     method = algorithms.make(algorithm) if isinstance(algorithm, str) else algorithm
     chosen = make_options(rounds=rounds, seed=seed, engine=engine, **options)
-    target = None if out is None else Path(out)
-    if target is not None and checkpoint.latest(target) is not None:
-        raise FedkinError(f"{target} already holds a run; resume it, or choose another directory")
-    return prepare(federation, model, method, chosen, graph, target, callbacks).run()
+    return begin(federation, model, method, chosen, graph, None if out is None else Path(out), callbacks)
 
 
 def resume(

@@ -29,7 +29,7 @@ def test_the_binary_version_is_parsed(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (24, 3, 32, 32)), rng.integers(0, 10, 24)
     write_archive(tmp_path / "cifar-10-binary.tar.gz", images, labels)
-    arrays = cifar10.parse_archive(tmp_path / "cifar-10-binary.tar.gz")
+    arrays = cifar10.parse_batches(tmp_path / "cifar-10-binary.tar.gz")
     assert np.array_equal(arrays["train_x"], images[:20])
     assert np.array_equal(arrays["train_y"], labels[:20])
     assert np.array_equal(arrays["test_x"], images[20:])

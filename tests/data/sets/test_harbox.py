@@ -24,7 +24,7 @@ def write(path: Path, rng: np.random.Generator) -> dict[tuple[int, str], np.ndar
     content = {}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for user in (1, 2, 10):
-            for activity in harbox.ACTIVITIES if user != 2 else ("Walk", "typing"):
+            for activity in harbox.ACTIVITY_OF_FILE if user != 2 else ("Walk", "typing"):
                 content[user, activity] = rng.normal(size=(8, 900))
                 name = f"large_scale_HARBox/{user}/{activity}_train.txt"
                 archive.writestr(name, table(content[user, activity]))
@@ -38,7 +38,7 @@ def test_folders_of_users_become_clients(tmp_path: Path, cache: Path, monkeypatc
     arrays = harbox.read_upstream({"a": tmp_path / "large_scale_HARBox.zip"})
     assert sorted(set(arrays["user"].tolist())) == [1, 2, 10]
     for (user, activity), windows in content.items():
-        rows = (arrays["user"] == user) & (arrays["y"] == list(harbox.ACTIVITIES).index(activity))
+        rows = (arrays["user"] == user) & (arrays["y"] == list(harbox.ACTIVITY_OF_FILE).index(activity))
         assert np.allclose(arrays["x"][rows], windows, atol=1e-5)
     source = Source("upstream", (File("large_scale_HARBox.zip"),), harbox.read_upstream)
     monkeypatch.setitem(registry._sets(), "small", DataSet("small", "", "", "", "", harbox.harbox, (source,), "users"))

@@ -24,11 +24,11 @@ def decode(codes: np.ndarray) -> str:
 
 
 def test_windows_predict_the_next_character() -> None:
-    x, y = shakespeare.windows(["abcde", "fgh"], 4, 1)
+    x, y = shakespeare.text_windows(["abcde", "fgh"], 4, 1)
     assert [decode(row) for row in x] == ["abcd", "bcde", "cde ", "de f", "e fg"]
     assert decode(y) == "e fgh"
-    assert shakespeare.windows(["abc"], 4, 1)[0].shape == (0, 4)
-    assert len(shakespeare.windows(["abcdefghij"], 4, 3)[0]) == 2
+    assert shakespeare.text_windows(["abc"], 4, 1)[0].shape == (0, 4)
+    assert len(shakespeare.text_windows(["abcdefghij"], 4, 3)[0]) == 2
 
 
 def test_roles_are_split_by_lines_in_order() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gzip
+import json
 import zipfile
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from scipy.io import savemat
 
 import fedkin
+from fedkin.data.federate import Recipe
 from fedkin.data.sets import vehicle
 from fedkin.errors import FedkinError
 
@@ -70,3 +73,48 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     savemat(tmp_path / "narrow.mat", {"X": cells([np.zeros((3, 9))]), "Y": cells([np.ones((3, 1))])})
     with pytest.raises(FedkinError, match="cell 1 has shape"):
         vehicle.read_mat({"a": tmp_path / "narrow.mat"})
+
+
+def leaf(sizes: tuple[int, ...] = (12, 7), label: float = -1.0) -> dict:
+    rng = np.random.default_rng(0)
+    users = [f"f_{k:05d}" for k in range(len(sizes))]
+    data = {
+        u: {"x": rng.normal(size=(n, 100)).tolist(), "y": [[label], [1.0]] * (n // 2) + [[1.0]] * (n % 2)}
+        for u, n in zip(users, sizes)
+    }
+    return {"users": users, "num_samples": list(sizes), "user_data": data}
+
+
+def test_the_part_in_leafs_form(tmp_path: Path, cache: Path) -> None:
+    told = leaf()
+    (tmp_path / "mytrain.json.gz").write_bytes(gzip.compress(json.dumps(told).encode()))
+    arrays = vehicle.read_leaf({"a": tmp_path / "mytrain.json.gz"})
+    assert arrays["sensor"].tolist() == [1] * 12 + [2] * 7
+    assert arrays["y"].tolist() == [0, 1] * 6 + [0, 1] * 3 + [1]
+    assert np.allclose(arrays["x"][12], told["user_data"]["f_00001"]["x"][0], atol=1e-6)
+    assert vehicle.vehicle(arrays, Recipe()).names == ("sensor-01", "sensor-02")
+    with pytest.raises(FedkinError, match="checksum mismatch"):
+        fedkin.data.load("vehicle", directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"users": ["a"]}, "not in LEAF's form"),
+        (leaf() | {"num_samples": [12, 8]}, "'f_00001' has inputs of shape"),
+        (leaf(label=0.0), "labels other than -1 and 1"),
+    ],
+)
+def test_damaged_leaf_files_are_refused(tmp_path: Path, told: dict, words: str) -> None:
+    (tmp_path / "mytrain.json").write_text(json.dumps(told))
+    with pytest.raises(FedkinError, match=words):
+        vehicle.read_leaf({"a": tmp_path / "mytrain.json"})
+
+
+@pytest.mark.real_data
+def test_the_real_part(real_data: Path) -> None:
+    federation = fedkin.data.load("vehicle")
+    sizes = federation.train.sizes + federation.test.sizes
+    assert (len(federation), sizes.sum(), sizes.min(), sizes.max()) == (23, 1860, 7, 534)
+    assert "training half" in federation.notes[0]
+    assert fedkin.data.load("vehicle").fingerprint() == federation.fingerprint()

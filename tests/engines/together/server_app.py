@@ -10,7 +10,7 @@ from threading import Condition
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedkin.deployment.server import Plan, train
+from fedkin.deployment.server import FederationFile, train_sites
 from fedkin.engines.flower.line import GridLine
 from fedkin.engines.flower.wire import Message
 from fedkin.errors import FedkinError
@@ -81,7 +81,7 @@ class Seat:
 def one(path: Path, turns: Turns) -> None:
     with turns.turn:
         try:
-            train(Seat(turns, path.stem), Plan.read(path), path.with_suffix(""))
+            train_sites(Seat(turns, path.stem), FederationFile.read(path), path.with_suffix(""))
         except Exception as problem:
             path.with_suffix(".refused").write_text(f"{type(problem).__name__}: {problem}")
         finally:

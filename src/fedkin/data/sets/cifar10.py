@@ -27,7 +27,7 @@ def parse_batch(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
 
-def parse_archive(path: Path) -> dict[str, np.ndarray]:
+def parse_batches(path: Path) -> dict[str, np.ndarray]:
     """The upstream tar of the *binary* version (the Python version is a pickle and is not read)."""
     with open_archive(path) as archive:
         batches = [parse_batch(archive.read(name), name) for name in (*BATCHES, "test_batch.bin")]
@@ -35,7 +35,7 @@ def parse_archive(path: Path) -> dict[str, np.ndarray]:
     return {"train_x": train_x, "train_y": train_y, "test_x": batches[-1][0], "test_y": batches[-1][1]}
 
 
-def _checked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _whole(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     for part, count in (("train", 5000), ("test", 1000)):
         shape = arrays[f"{part}_x"].shape
         check(shape == (10 * count, 3, 32, 32), f"CIFAR-10: {part} images have shape {shape}")
@@ -45,7 +45,7 @@ def _checked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def read_upstream(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
     """Parse and check the upstream archive."""
-    return _checked(parse_archive(next(iter(files.values()))))
+    return _whole(parse_batches(next(iter(files.values()))))
 
 
 def read_arrays(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
@@ -63,7 +63,7 @@ def read_arrays(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
         train[10000 * i : 10000 * (i + 1)] = batch(f"train_images_{i + 1}.npy.xz")
     with np.load(files["labels.npz"], allow_pickle=False) as labels:
         train_y, test_y = labels["train"], labels["test"]
-    return _checked({"train_x": train, "train_y": train_y, "test_x": batch("test_images.npy.xz"), "test_y": test_y})
+    return _whole({"train_x": train, "train_y": train_y, "test_x": batch("test_images.npy.xz"), "test_y": test_y})
 
 
 @dataset(

@@ -16,8 +16,8 @@ from fedkin.data.sets.har import as_stored
 from fedkin.data.source import Arrays, File, Source, check
 from fedkin.federation import Federation
 
-ACTIVITIES = {"Call": "phone call", "Hop": "hopping", "typing": "typing", "Walk": "walking", "Wave": "waving"}
-MEMBER = re.compile(r"(?:^|/)(\d+)/(Call|Hop|typing|Walk|Wave)_train\.txt$")
+ACTIVITY_OF_FILE = {"Call": "phone call", "Hop": "hopping", "typing": "typing", "Walk": "walking", "Wave": "waving"}
+RECORDING = re.compile(r"(?:^|/)(\d+)/(Call|Hop|typing|Walk|Wave)_train\.txt$")
 
 
 def parse_windows(text: bytes, name: str) -> np.ndarray:
@@ -37,12 +37,12 @@ def read_upstream(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
     x, y, user = [], [], []
     with open_archive(next(iter(files.values()))) as archive:
         for name in archive.names:
-            match = MEMBER.search(name)
+            match = RECORDING.search(name)
             if match is None or "__MACOSX" in name:
                 continue
             windows = parse_windows(archive.read(name), name)
             x.append(windows)
-            y.append(np.full(len(windows), list(ACTIVITIES).index(match[2]), dtype=np.uint8))
+            y.append(np.full(len(windows), list(ACTIVITY_OF_FILE).index(match[2]), dtype=np.uint8))
             user.append(np.full(len(windows), int(match[1]), dtype=np.int16))
         check(bool(x), f"{archive.path} holds no files <user>/<activity>_train.txt")
     owner = np.concatenate(user)
@@ -76,4 +76,6 @@ def read_upstream(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
 def harbox(arrays: Arrays, recipe: Recipe, samples: int | None = None) -> Federation:
     """One client per user, inputs (900,). FedPnP draws 40 users: `load("harbox", clients=40)`."""
     owner = np.array([f"user-{number:03d}" for number in arrays["user"]])
-    return pooled(recipe, arrays["x"], arrays["y"], tuple(ACTIVITIES.values()), owner, fit=as_stored, samples=samples)
+    return pooled(
+        recipe, arrays["x"], arrays["y"], tuple(ACTIVITY_OF_FILE.values()), owner, fit=as_stored, samples=samples
+    )

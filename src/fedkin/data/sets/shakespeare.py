@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.data.archive import open_archive
-from fedkin.data.federate import PARTS, Recipe
+from fedkin.data.federate import Recipe
 from fedkin.data.plays import as_arrays, parse_complete, parse_leaf, parse_tiny
 from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays, File, Source, check
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation, Split
+from fedkin.federation import PARTS, Federation, Split
 from fedkin.task import Task
 
 CHARACTERS = string.printable
@@ -50,7 +50,7 @@ def read_leaf(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
     return as_arrays(roles)
 
 
-def windows(lines: Iterable[str], length: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
+def text_windows(lines: Iterable[str], length: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
     """Codes of `length` characters (n, length) and of the one that follows (n,), every `stride` characters."""
     text = re.sub(r"  +", " ", " ".join(lines))
     codes = CODE[np.frombuffer(text.encode("ascii"), dtype=np.uint8)]
@@ -77,7 +77,7 @@ def _build(arrays: Arrays, recipe: Recipe, length: int, stride: int, minimum: in
         validation = int(len(lines) * recipe.validation_fraction)
         cuts = len(lines) - test - validation, len(lines) - test
         pieces = lines[: cuts[0]], lines[cuts[0] : cuts[1]], lines[cuts[1] :]
-        drawn[name] = {part: windows(piece, length, stride) for part, piece in zip(PARTS, pieces)}
+        drawn[name] = {part: text_windows(piece, length, stride) for part, piece in zip(PARTS, pieces)}
         if len(drawn[name]["train"][0]) and (len(drawn[name]["test"][0]) or not test):
             usable[name] = k
     if not usable:
@@ -96,6 +96,7 @@ def _build(arrays: Arrays, recipe: Recipe, length: int, stride: int, minimum: in
 
 FACTS = {
     "clients": "speaking roles",
+    "split": "lines of a role in order, 80/20",
     "licence": "public domain",
     "citation": "S. Caldas et al., LEAF: A Benchmark for Federated Settings, arXiv:1812.01097, 2018",
     "test_fraction": 0.2,

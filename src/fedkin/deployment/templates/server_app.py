@@ -3,11 +3,11 @@
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedkin.deployment.server import main
+from fedkin.deployment.server import serve
 
 app = ServerApp()
 
 
 @app.main()
 def run(grid: Grid, context: Context) -> None:
-    main(grid, context)
+    serve(grid, context)

@@ -18,7 +18,7 @@ app = ClientApp()
 
 
 @app.query(TYPE.partition(".")[2])
-def answer(message: FlowerMessage, context: Context) -> FlowerMessage:
+def answer_message(message: FlowerMessage, context: Context) -> FlowerMessage:
     """Answer the server from this site's own data (node config: site="…/site.toml")."""
     return FlowerMessage(to_record(_answer(message.content, context.node_config)), reply_to=message)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.engines.flower.checks import agreeing, allowed_bytes, expected, read_answer
+from fedkin.engines.flower.checks import agreeing, allowed_bytes, expected, letter_limit, read_answer, read_letters
 from fedkin.engines.flower.line import Line
 from fedkin.engines.flower.setup import Setup
 from fedkin.engines.flower.wire import HEAD_LIMIT, Message, split_shared, under
@@ -28,7 +29,7 @@ MARK = "site_state"
 class FlowerClients(Sharded):
     """Sites behind a line. `members[s]` are the clients of site s, `node[s]` the node through which it is reached.
 
-    Letters between sites (dFedU, FedRelax) go through the server: Flower has no way from site to site. The server passes
+    Letters between sites go through the server: Flower has no way from site to site. The server passes
     them on along edges of the graph, and keeps none. Private state stays on the sites' disks.
     """
 
@@ -103,6 +104,7 @@ class FlowerClients(Sharded):
     def _answers(
         self, questions: Mapping[int, Question], messages: Mapping[int, Message]
     ) -> tuple[dict[int, Answer | str], int]:
+        """Site → its answer, checked, or a reason; and the bytes of a letter."""
         limits = {host: allowed_bytes(q, self.spec, self.roster.task) for host, q in questions.items()}
         said: dict[int, Answer | str] = {}
         size = 0
@@ -112,72 +114,61 @@ class FlowerClients(Sharded):
                 continue
             question = questions[host]
             try:
-                answer = read_answer(got, self._names(host, question.ids), expected(question, self.spec))
+                answer, told = read_answer(got, self._names(host, question.ids), expected(question, self.spec))
+                said[host], size = replace(answer, ids=question.ids[answer.ids]), max(size, told)
             except FedkinError as problem:
                 said[host] = str(problem)
-                continue
-            said[host] = Answer(question.ids[answer.ids], answer.arrays, answer.failed)
-            told = got.head.get("letter_bytes", 0)
-            size = max(size, told) if isinstance(told, int) else size
         return agreeing(said), size
 
     def _send(self, questions: Mapping[int, Question]) -> Said:
         return self._answers(questions, {host: self._question(host, q, {}) for host, q in questions.items()})[0]
 
     def _deliver(self, letter: str, posts: Mapping[int, Post], questions: Mapping[int, Question]) -> tuple[Said, int]:
-        letters, silent, known = self._collect(letter, posts)
-        mute = {*silent, *known}
-        abroad = {parcel.sender for r, post in posts.items() for parcel in post.parcels if parcel.sender != r}
-        if abroad and abroad <= set(known):
-            raise no_letter(letter, next(iter(known.values())))
+        wanted = _abroad(posts)
+        padded = any(post.padded for post in posts.values())
+        letters, silent, lacking = self._collect(letter, wanted, padded)
+        if wanted and wanted.keys() <= lacking.keys():
+            raise no_letter(letter, next(iter(lacking.values())))
         messages = {}
         for host, question in questions.items():
-            if host in silent:
-                continue
-            post = posts[host].without(mute - {host})
-            foreign = [letters[parcel.sender][n] for parcel in post.parcels if parcel.sender != host
-                       for n in self._names(parcel.sender, parcel.ids)]  # fmt: skip
-            links = {key: torch.from_numpy(getattr(post.links, key)) for key in ("data", "indices", "indptr")}
-            tensors = {**under("links", links), **({"letters": torch.stack(foreign)} if foreign else {})}
-            mail = {"letter": letter, "receivers": post.receivers, "senders": post.senders}
-            messages[host] = self._question(host, question, tensors, mail=mail)
+            if host not in silent:
+                post = posts[host].without({*silent, *lacking} - {host})
+                messages[host] = self._with_mail(host, question, letter, post, letters)
         said, size = self._answers({host: questions[host] for host in messages}, messages)
         return {**silent, **said}, size
 
     def _collect(
-        self, letter: str, posts: Mapping[int, Post]
-    ) -> tuple[dict[int, dict[str, Tensor]], dict[int, str], dict[int, list[str]]]:
-        """Letters that must cross from site to site, by sender; silent sites; sites that have no such letter."""
-        wanted: dict[int, set[int]] = {}
-        for receiver, post in posts.items():
-            for parcel in post.parcels:
-                if parcel.sender != receiver:
-                    wanted.setdefault(parcel.sender, set()).update(int(k) for k in parcel.ids)
-        ids = {host: np.array(sorted(own), dtype=np.int64) for host, own in wanted.items()}
-        asked = {h: self._message("post", letter=letter, clients=self._names(h, own)) for h, own in ids.items()}
-        number, task = self.spec.dtype.itemsize, self.roster.task
-        wide = 2**20 + 8 * number * (self.spec.layout.width + int(np.prod(task.input_shape, dtype=int)) * 1000)
-        letters: dict[int, dict[str, Tensor]] = {}
+        self, letter: str, wanted: Mapping[int, np.ndarray], padded: bool
+    ) -> tuple[dict[str, Tensor], dict[int, str], dict[int, list[str]]]:
+        """Letters that must cross from site to site, by client; silent sites; sites that have no such letter."""
+        names = {host: self._names(host, ids) for host, ids in wanted.items()}
+        asked = {host: self._message("post", letter=letter, clients=own) for host, own in names.items()}
+        limit = letter_limit(self.spec, self.roster.task)
+        letters: dict[str, Tensor] = {}
         silent: dict[int, str] = {}
-        missing: dict[int, list[str]] = {}
-        for host, got in self.call(asked, {host: wide * len(own) for host, own in ids.items()}).items():
-            names = self._names(host, ids[host])
-            stack = got.tensors.get("letters") if isinstance(got, Message) else None
+        lacking: dict[int, list[str]] = {}
+        for host, got in self.call(asked, {host: limit * len(own) for host, own in names.items()}).items():
             if isinstance(got, str):
                 silent[host] = got
             elif "missing" in got.head:
-                missing[host] = [str(name) for name in got.head["missing"]]
-            elif stack is None or len(stack) != len(names):
-                silent[host] = f"sent no letters {letter!r}: {str(got.head.get('refused', 'none came'))[:500]}"
-            elif stack.is_floating_point() and letter != "public" and not bool(torch.isfinite(stack).all()):
-                silent[host] = f"sent NaN or infinity in its letters {letter!r}"
+                lacking[host] = [str(name) for name in got.head["missing"]]
             else:
-                letters[host] = dict(zip(names, stack))
-        usual = [stack.shape for own in letters.values() for stack in own.values()]
-        for host in [h for h, own in letters.items() if any(s.shape != usual[0] for s in own.values())]:
-            silent[host] = f"sent letters {letter!r} of another shape than the first site's"
-            del letters[host]
-        return letters, silent, missing
+                try:
+                    letters |= read_letters(got, letter, names[host], padded, next(iter(letters.values()), None))
+                except FedkinError as problem:
+                    silent[host] = str(problem)
+        return letters, silent, lacking
+
+    def _with_mail(
+        self, host: int, question: Question, letter: str, post: Post, letters: Mapping[str, Tensor]
+    ) -> Message:
+        """A question with the letters of other sites; those of the site's own clients never leave it."""
+        own = {self.names[k] for k in self.members[host]}
+        foreign = [letters[name] for name in post.senders if name not in own]
+        links = {key: torch.from_numpy(getattr(post.links, key)) for key in ("data", "indices", "indptr")}
+        tensors = {**under("links", links), **({"letters": torch.stack(foreign)} if foreign else {})}
+        mail = {"letter": letter, "receivers": post.receivers, "senders": post.senders}
+        return self._question(host, question, tensors, mail=mail)
 
     # --- private state ------------------------------------------------------------------------------------------------
 
@@ -208,3 +199,13 @@ class FlowerClients(Sharded):
 
     def close(self) -> None:
         """Nothing to let go of: Flower keeps the connections."""
+
+
+def _abroad(posts: Mapping[int, Post]) -> dict[int, np.ndarray]:
+    """Site → those of its clients (positions within it) whose letters another site waits for."""
+    wanted: dict[int, list[np.ndarray]] = {}
+    for receiver, post in posts.items():
+        for parcel in post.parcels:
+            if parcel.sender != receiver:
+                wanted.setdefault(parcel.sender, []).append(parcel.ids)
+    return {host: np.unique(np.concatenate(ids)) for host, ids in wanted.items()}

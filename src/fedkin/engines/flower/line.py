@@ -52,7 +52,7 @@ class GridLine:
             for reply in self.grid.pull_messages(list(waiting)):
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
-                    found[node] = _read(reply, limits[node])
+                    found[node] = _opened(reply, limits[node])
             if waiting:
                 time.sleep(POLL_SECONDS)
         late = f"did not answer within {timeout:g} s"
@@ -60,7 +60,7 @@ class GridLine:
         return {node: found.get(node, late if node in waiting.values() else refused) for node in nodes}
 
 
-def _read(reply: Any, limit: int) -> Message | str:
+def _opened(reply: Any, limit: int) -> Message | str:
     if reply.has_error():
         return f"Flower reports error {reply.error.code}: {reply.error.reason}"
     try:

@@ -30,8 +30,6 @@ class Setup:
     test_fraction: float = 0.25
     validation_fraction: float = 0.0
     split_seed: int = 0
-    predictions: bool = False
-    """The method exchanges predictions, so models need not be networks."""
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Setup:
@@ -47,9 +45,7 @@ class Setup:
         if self.model == SITES:
             return Estimators.each(models_of(own), list(names), self.task, dtype, SITES)
         model = resolve(self.model)
-        return (
-            estimators.of(model, names, self.task, dtype) if self.predictions else ModelSpec.of(model, self.task, dtype)
-        )
+        return estimators.of(model, names, self.task, dtype)
 
 
 def models_of(own: Mapping[str, str | None]) -> dict[str, Any]:

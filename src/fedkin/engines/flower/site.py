@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from fedkin.engines.flower.setup import Setup, is_built_in
-from fedkin.engines.flower.site_file import ClientFile, SiteFile, inputs, load
+from fedkin.engines.flower.site_file import ClientFile, SiteFile, inputs, load_arrays
 from fedkin.engines.flower.site_state import SiteState
 from fedkin.engines.flower.wire import Message, under
 from fedkin.engines.host import Host
@@ -52,7 +52,7 @@ class Site:
         if not settings.clients:
             raise FedkinError(f"{path} names no client; add a [[clients]] section")
         folder = path.absolute().parent
-        return cls(folder, settings, {client.name: load(client, folder) for client in settings.clients})
+        return cls(folder, settings, {client.name: load_arrays(client, folder) for client in settings.clients})
 
     # --- answering ----------------------------------------------------------------------------------------------------
 
@@ -144,7 +144,12 @@ class Site:
         arrays = dict(answer.arrays)
         if request.shared.get("disclose") and "model" in arrays:
             arrays["model"] = self._own_models(host, state, head, answer.ids, arrays)
-        told = {"answered": [host.names[k] for k in answer.ids], "failed": answer.failed, "letter_bytes": letter_bytes}
+        told = {
+            "answered": [host.names[k] for k in answer.ids],
+            "failed": answer.failed,
+            "forgot": answer.forgot,
+            "letter_bytes": letter_bytes,
+        }
         return Message(told, under("array", arrays))
 
     def _state(self, message: Message) -> SiteState:

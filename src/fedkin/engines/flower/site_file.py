@@ -9,7 +9,7 @@ name = "north"
 data = "north.csv"              # CSV with a header, or NPZ with x and y (and x_test, y_test, x_validation, y_validation)
 target = "outcome"              # the column to predict (CSV)
 drop = ["id"]                   # columns to leave out (CSV)
-model = "tree:5"                # this client's own model, for methods that exchange predictions (FedRelax)
+model = "tree:5"                # this client's own model, for methods that exchange predictions
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SiteFile(BaseModel):
     trust: list[str] = []
 
 
-def load(client: ClientFile, folder: Path) -> Any:
+def load_arrays(client: ClientFile, folder: Path) -> Any:
     """The samples of a client as `Federation.from_arrays` takes them."""
     path = folder / client.data
     try:

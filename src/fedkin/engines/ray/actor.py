@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,12 +36,12 @@ class HostActor:
         return self._answer(task, Request(ids.copy(), tensors(per_client), tensors(shared)))
 
     def post(self, letter: str, parcels: Sequence[np.ndarray]) -> tuple[Any, ...]:
-        """The bytes of one letter (−1: there are none of this name), then the letters of every parcel."""
+        """The bytes of one letter, or the names of all others where there is none; then the letters of every parcel."""
         store = self.host.shard.store
         if letter not in store:
-            return (-1, sorted(store)), *(np.zeros(0) for _ in parcels)
+            return sorted(store), *(np.zeros(0) for _ in parcels)
         size = n_bytes({"letter": store[letter][:1]})
-        return (size, []), *(self.host.outbox(letter, ids.copy()).numpy() for ids in parcels)
+        return size, *(self.host.outbox(letter, ids.copy()).numpy() for ids in parcels)
 
     def deliver(
         self, task: str, ids: np.ndarray, shared: Mapping[str, Any], post: Post, *letters: np.ndarray
@@ -53,7 +54,7 @@ class HostActor:
             answer = self.host.answer(task, request)
         except FedkinError as problem:
             return problem
-        return Answer(answer.ids, arrays(answer.arrays), answer.failed)
+        return replace(answer, arrays=arrays(answer.arrays))
 
     def snapshot(self) -> dict[str, Any]:
         return arrays(self.host.snapshot())

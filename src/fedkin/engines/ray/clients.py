@@ -12,6 +12,7 @@ where there is none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from torch import Tensor
 from fedkin.clients import n_bytes
 from fedkin.engines.host import Answer
 from fedkin.engines.ray.actor import HostActor, arrays, tensors
-from fedkin.engines.ray.cluster import checked, first_line, join_or_start
+from fedkin.engines.ray.cluster import first_line, join_or_start, ray_options
 from fedkin.engines.sharding import Post, Question, Said, Sharded, contiguous, no_letter
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
@@ -35,7 +36,7 @@ CHUNK_BYTES = 64 * 2**20
 IN_FLIGHT = 2
 """Chunks on their way to one actor: one being worked on, one waiting."""
 
-T = TypeVar("T")
+Got = TypeVar("Got")
 
 
 class RayClients(Sharded):
@@ -44,7 +45,7 @@ class RayClients(Sharded):
     def __init__(
         self, federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None = None, **options: Any
     ) -> None:
-        self.options = checked(options)
+        self.options = ray_options(options)
         self.started = join_or_start(self.options.address)
         cores = int(ray.cluster_resources().get("CPU", 1))
         parts = contiguous(federation.train.sizes, min(workers or max(1, cores), len(federation)))
@@ -83,7 +84,7 @@ class RayClients(Sharded):
         if isinstance(problem, RayTaskError) and not isinstance(problem, RayActorError):
             return f"failed in its Ray actor: {first_line(problem.cause or problem)}"
         ray.kill(self.actors[host])
-        self.actors[host] = self._start(host)
+        self.actors[host], self.restarted = self._start(host), True
         if problem is None:
             return f"did not answer within {self.options.timeout:g} s; its Ray actor was started again"
         return f"its Ray actor died ({type(problem).__name__}) and was started again"
@@ -96,7 +97,7 @@ class RayClients(Sharded):
             found[host] = self._get(host, reference, lambda value: value)
         return found
 
-    def _get(self, host: int, reference: Any, use: Callable[[Any], T]) -> T | str:
+    def _get(self, host: int, reference: Any, use: Callable[[Any], Got]) -> Got | str:
         try:
             ready, _ = ray.wait([reference], timeout=0)
             return use(ray.get(reference, timeout=self.options.timeout)) if ready else self._lost(host, None)
@@ -136,34 +137,34 @@ class RayClients(Sharded):
         return {host: silent[host] if host in silent else _joined(parts[host]) for host in questions}
 
     def _deliver(self, letter: str, posts: Mapping[int, Post], questions: Mapping[int, Question]) -> tuple[Said, int]:
-        sent: dict[int, list[tuple[int, np.ndarray]]] = {host: [] for host in questions}
-        for receiver, post in posts.items():
-            for parcel in post.parcels:
-                sent[parcel.sender].append((receiver, parcel.ids))
-        receipts: dict[int, Any] = {}
-        letters: dict[tuple[int, int], Any] = {}
-        for host, parcels in sent.items():
-            post_all = self.actors[host].post.options(num_returns=1 + len(parcels))
-            first, *rest = _as_list(post_all.remote(letter, [ids for _, ids in parcels]))
-            receipts[host] = first
-            letters |= {(host, receiver): reference for (receiver, _), reference in zip(parcels, rest)}
-        said: dict[int, Any] = self._collect(receipts)
-        silent = {host: reason for host, reason in said.items() if isinstance(reason, str)}
-        sizes = {host: size for host, (size, _) in ((h, s) for h, s in said.items() if h not in silent)}
-        if sizes and max(sizes.values()) < 0:
-            raise no_letter(letter, next(known for host, (_, known) in said.items() if host in sizes))
-        mute = {*silent, *(host for host, size in sizes.items() if size < 0)}
+        receipts, letters = self._written(letter, posts, list(questions))
+        told = self._collect(receipts)
+        silent = {host: reason for host, reason in told.items() if isinstance(reason, str)}
+        lacking = {host: known for host, known in told.items() if isinstance(known, list)}
+        if lacking and len(silent) + len(lacking) == len(told):
+            raise no_letter(letter, next(iter(lacking.values())))
         shared = _put_shared(questions)
         pending = {}
         for host, question in questions.items():
             if host not in silent:
-                post = posts[host].without(mute)
+                post = posts[host].without({*silent, *lacking})
                 mine = [letters[parcel.sender, host] for parcel in post.parcels]
                 pending[host] = self.actors[host].deliver.remote(question.task, question.ids, shared, post, *mine)
-        answers: dict[int, Answer | str] = {
-            host: got if isinstance(got, str) else _received(got) for host, got in self._collect(pending).items()
-        }
-        return {**silent, **answers}, max(sizes.values(), default=0)
+        answers = {h: got if isinstance(got, str) else _received(got) for h, got in self._collect(pending).items()}
+        return {**silent, **answers}, max((size for size in told.values() if isinstance(size, int)), default=0)
+
+    def _written(
+        self, letter: str, posts: Mapping[int, Post], hosts: Sequence[int]
+    ) -> tuple[dict[int, Any], dict[tuple[int, int], Any]]:
+        """References: by sender to what it says of its letters, by sender and receiver to the letters themselves."""
+        receipts: dict[int, Any] = {}
+        letters: dict[tuple[int, int], Any] = {}
+        for host in hosts:
+            parcels = {r: parcel.ids for r, post in posts.items() for parcel in post.parcels if parcel.sender == host}
+            post_all = self.actors[host].post.options(num_returns=1 + len(parcels))
+            receipts[host], *rest = _each(post_all.remote(letter, list(parcels.values())))
+            letters |= {(host, receiver): reference for receiver, reference in zip(parcels, rest)}
+        return receipts, letters
 
     # --- private state ------------------------------------------------------------------------------------------------
 
@@ -218,7 +219,7 @@ def _received(got: Answer | FedkinError) -> Answer:
     """An answer as tensors; what a task refused is refused here."""
     if isinstance(got, FedkinError):
         raise got
-    return Answer(got.ids, tensors(got.arrays), got.failed)
+    return replace(got, arrays=tensors(got.arrays))
 
 
 def _joined(parts: Sequence[Answer]) -> Answer:
@@ -228,8 +229,9 @@ def _joined(parts: Sequence[Answer]) -> Answer:
     full = [part for part in parts if len(part.ids)]
     stacked = {key: torch.cat([part.arrays[key] for part in full]) for key in (full[0].arrays if full else {})}
     failed = {name: reason for part in parts for name, reason in part.failed.items()}
-    return Answer(np.concatenate([part.ids for part in parts]), stacked, failed)
+    forgot = tuple(name for part in parts for name in part.forgot)
+    return Answer(np.concatenate([part.ids for part in parts]), stacked, failed, forgot)
 
 
-def _as_list(references: Any) -> list[Any]:
+def _each(references: Any) -> list[Any]:
     return references if isinstance(references, list) else [references]

@@ -29,7 +29,7 @@ class RayOptions(BaseModel):
     start_timeout: float = Field(300.0, gt=0, description="seconds the actors may take to start")
 
 
-def checked(options: Mapping[str, Any]) -> RayOptions:
+def ray_options(options: Mapping[str, Any]) -> RayOptions:
     """The options of a run, or one line that says what is wrong with them."""
     for key in options:
         if key not in RayOptions.model_fields:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.errors import FedkinError
+from fedkin.errors import FedkinError, Forgot
 from fedkin.local.relax.learners import LearnerNodes
 from fedkin.local.relax.linear import LinearNodes, linear_layer
 from fedkin.local.relax.public import own_points
@@ -65,6 +65,13 @@ def meet(shard: Shard, request: Request) -> dict[str, Tensor]:
     return {"memory": torch.full((len(request.ids),), shard.objects["relax"].memory_width())}
 
 
+def _nodes(shard: Shard) -> Any:
+    """The models that `meet` made. After a restart there are none: the host says so, and its clients meet again."""
+    if "relax" not in shard.objects:
+        raise Forgot
+    return shard.objects["relax"]
+
+
 def _refuse_networks(shard: Shard) -> None:
     """Exact updates: a closed form exists for linear models alone; estimators are fitted anew anyway."""
     for name in shard.names:
@@ -79,14 +86,14 @@ def _refuse_networks(shard: Shard) -> None:
 @client_task("fedrelax_answer")
 def answer(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Predictions on the public points of every neighbour, by name: (k, degree, m, C)."""
-    nodes, known, k = shard.objects.get("relax"), request.shared["relax"], len(request.ids)
-    if nodes is None or known["common"]:
-        return {"ready": torch.full((k,), nodes is not None), "answers": torch.zeros((k, 0))}
+    nodes, known, k = _nodes(shard), request.shared["relax"], len(request.ids)
+    if known["common"]:
+        return {"answers": torch.zeros((k, 0))}
     table = torch.zeros((k, known["degree"], known["points"], shard.task.outputs), dtype=torch.float64)
     for position, client in enumerate(request.ids):
         for slot, name in enumerate(nodes.neighbours[int(client)]):
             table[position, slot] = nodes.answer(int(client), name)
-    return {"ready": torch.ones(k, dtype=torch.bool), "answers": table.to(shard.spec.dtype)}
+    return {"answers": table.to(shard.spec.dtype)}
 
 
 @client_task("fedrelax_hear")
@@ -100,9 +107,7 @@ def hear(shard: Shard, request: Request) -> dict[str, Tensor]:
 @client_task("fedrelax_relax")
 def relax(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Improve the models with the letters received, and write the next letters; loss and variation before that."""
-    nodes, mail, ids, shared = shard.objects.get("relax"), request.mail, request.ids, request.shared
-    if nodes is None:
-        return {"ready": torch.zeros(len(ids), dtype=torch.bool)}
+    nodes, mail, ids, shared = _nodes(shard), request.mail, request.ids, request.shared
     assert mail is not None
     answers = shard.store["answers"][ids] if "answers" in shard.store else None
     settings, effort = Relaxation(**shared["relax"]), Effort(**shared["effort"])
@@ -111,16 +116,14 @@ def relax(shard: Shard, request: Request) -> dict[str, Tensor]:
     good = torch.isfinite(said).flatten(1).all(dim=1)
     shard.store["predictions"][ids[good.numpy()]] = said[good]
     loss[~good] = torch.nan
-    return {"ready": torch.ones(len(ids), dtype=torch.bool), "loss": loss, "variation": variation}
+    return {"loss": loss, "variation": variation}
 
 
 @client_task("fedrelax_evaluate")
 def evaluate(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Metrics of every client's own model; its row where it has one and `disclose` is set."""
-    nodes, ids = shard.objects.get("relax"), request.ids
-    if nodes is None:
-        return {"ready": torch.zeros(len(ids), dtype=torch.bool)}
-    reply: dict[str, Any] = nodes.evaluate(ids, request.shared["parts"])
+    nodes, ids = _nodes(shard), request.ids
+    reply: dict[str, Tensor] = nodes.evaluate(ids, request.shared["parts"])
     if request.shared["disclose"]:
         reply |= nodes.disclose(ids)
-    return reply | {"ready": torch.ones(len(ids), dtype=torch.bool)}
+    return reply

@@ -50,7 +50,8 @@ class Learner(Protocol):
     refits: bool
     """`improve` starts from nothing (a fit); otherwise it goes on from the present weights (gradient steps)."""
     distils: bool
-    """The model is a tree or made of trees: a refit forgets what it said elsewhere, so it is reminded (§6.3)."""
+    """The model is a tree or made of trees: a refit forgets what it said elsewhere, so its own former
+    predictions are among the samples of the next."""
 
     @property
     def model(self) -> Any:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fedkin.errors import FedkinError
+from fedkin.local.losses import per_sample
 from fedkin.models.adapters import Augmented, Effort, check_outputs
-from fedkin.task import Kind, Task
+from fedkin.task import Task
 
 EPSILON = 1e-8
 
@@ -26,13 +26,6 @@ def rmsprop(weights: Tensor, gradient: Tensor, square: Tensor, velocity: Tensor,
     square.mul_(effort.smoothing).addcmul_(gradient, gradient, value=1 - effort.smoothing)
     velocity.mul_(effort.momentum).addcdiv_(gradient, square.sqrt().add_(EPSILON))
     weights.add_(velocity, alpha=-effort.rate)
-
-
-def soft_loss(kind: Kind, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The loss of each sample, (n,): cross entropy of logits (n, C) with probabilities, or the mean squared error."""
-    if kind == "classification":
-        return functional.cross_entropy(outputs, targets, reduction="none")
-    return (outputs.reshape(targets.shape) - targets).square().mean(dim=1)
 
 
 class TorchLearner:
@@ -79,7 +72,7 @@ class TorchLearner:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(effort.seed)
             for _ in range(effort.steps):
-                loss = (weight * soft_loss(self.task.kind, self.module(x), targets)).sum()
+                loss = (weight * per_sample(self.task.kind, self.module(x), targets)).sum()
                 gradients = torch.autograd.grad(loss, self.trained, allow_unused=True)
                 with torch.no_grad():
                     for parameter, gradient, square, velocity in zip(

@@ -1,4 +1,4 @@
-"""The variation bound (algorithms.md §6.5) as a diagnostic for data whose noise is known.
+"""The variation bound of FedRelax as a diagnostic for data whose noise is known.
 
 One cluster C with y = X w̄ + ε:  Σ_{i∈C} ‖ŵ_i − mean‖² ≤ ε^C / (α λ_2(L_C)),  ε^C = Σ_i ‖ε_i‖²/m_i,
 where L_C is the Laplacian of the edges inside C. It is derived for the distance of parameters with every edge counted

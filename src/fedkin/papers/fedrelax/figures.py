@@ -1,4 +1,4 @@
-"""Figures 1 and 5: linear models on clustered data (algorithms.md §6.6). Values without `paper` are a simulation's."""
+"""Figures 1 and 5: linear models on clustered data. Values without `paper` are a simulation's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALPHAS = (0.0, 0.01, 0.05)
 Figure = dict[str, Any]
 
 
-def together(federations: Sequence[Federation]) -> Federation:
+def union_of(federations: Sequence[Federation]) -> Federation:
     """Independent federations as one that is not connected: all runs of a setting are then one training run."""
     import scipy.sparse as sp
 
@@ -110,7 +110,7 @@ def figure_1a(
     started, rows = time.perf_counter(), []
     for d in dimensions:
         federations = clustered(runs, seed, dimension=d)
-        union = together(federations)
+        union = union_of(federations)
         for alpha, reference in zip(ALPHAS, REFERENCE_1A[d]):
             values = error(fitted(union, alpha, rounds), federations)
             rows.append(summary(values, d=d, alpha=alpha, reference=reference))
@@ -132,7 +132,7 @@ def figure_1b(runs: int = 5, seed: int = 0, rounds: int = 500) -> Figure:
     started, rows = time.perf_counter(), []
     for noise, references in REFERENCE_1B.items():
         federations = clustered(runs, seed, dimension=10, noise=float(noise))
-        union = together(federations)
+        union = union_of(federations)
         for alpha, reference in zip(ALPHAS, references):
             values = error(fitted(union, alpha, rounds), federations)
             rows.append(summary(values, sigma=noise, alpha=alpha, reference=reference))
@@ -151,7 +151,7 @@ def figure_1c(runs: int = 5, seed: int = 0, rounds: int = 500) -> Figure:
     """Five clusters of 30 clients, d = 50, no noise, against Oracle, FedAvg and IFCA with 5 and 2 clusters."""
     started = time.perf_counter()
     federations = clustered(runs, seed, clusters=5, dimension=50)
-    union = together(federations)
+    union = union_of(federations)
 
     def each(solve: Callable[[Federation, int], np.ndarray]) -> np.ndarray:
         return error(np.concatenate([solve(f, seed + r) for r, f in enumerate(federations)]), federations)
@@ -191,7 +191,7 @@ def _variations(
 ) -> Iterator[dict[str, Any]]:
     for value, options in settings.items():
         federations = clustered(runs, seed, clients=50, clusters=1, dimension=10, **options)
-        union = together(federations)
+        union = union_of(federations)
         for alpha in ALPHAS_5:
             found = variation(fitted(union, alpha, rounds), union.truth["cluster"])
             bound = variation_bound(union, alpha)

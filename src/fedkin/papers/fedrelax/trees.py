@@ -1,4 +1,4 @@
-"""Figures 2, 3 and 4: decision trees, and mixture data (algorithms.md §6.6; the paper prints no numbers for them).
+"""Figures 2, 3 and 4: decision trees, and mixture data (the paper prints no numbers for them).
 
 The errors are mean squared errors on the clients' validation samples.
 """

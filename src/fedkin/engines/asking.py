@@ -1,0 +1,120 @@
+"""`ask` and `exchange` as every engine has them: the question is checked, the answer billed, a host that forgot reminded.
+
+An engine defines how a question travels: `_answer_to` and `_exchange`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from fedkin.clients import Replies, Traffic, check_rows, needs_graph, settled
+from fedkin.engines.host import Answer
+from fedkin.errors import FedkinError
+from fedkin.graphs import ClientGraph
+from fedkin.local.tasks import Request
+
+
+@dataclass(frozen=True)
+class Exchanged(Answer):
+    """The answer to a question that came with letters."""
+
+    letters: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """How many letters each edge carried, in the order of the adjacency's entries."""
+    letter_bytes: int = 0
+    """The bytes of one letter."""
+
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
+
+
+class Asking(ABC):
+    """The server's side of the `Clients` contract, whatever way questions travel."""
+
+    def __init__(self, names: tuple[str, ...], sizes: np.ndarray) -> None:
+        self.names, self.sizes = names, sizes
+        self.traffic = Traffic()
+        self.graph: ClientGraph | None = None
+        self._recipe: Callable[[], Any] | None = None
+        self._reminding = False
+        self.restarted = False
+        """An engine sets this when it has started a host anew: the recipe is replayed before anyone acts."""
+
+    @abstractmethod
+    def _answer_to(self, task: str, request: Request) -> Answer:
+        """What the clients `request.ids` (positions in the federation) answer, in the order asked."""
+
+    @abstractmethod
+    def _exchange(self, letter: str, task: str, request: Request, graph: ClientGraph, padded: bool) -> Exchanged:
+        """The same after letters went along the edges of the graph between the clients `request.ids`."""
+
+    def ask(
+        self,
+        task: str,
+        ids: np.ndarray,
+        per_client: Mapping[str, Tensor] | None = None,
+        shared: Mapping[str, Any] | None = None,
+        bill: bool = True,
+    ) -> Replies:
+        request = Request(ids, dict(per_client or {}), dict(shared or {}))
+        check_rows(task, request)
+        answer = self._reminded(lambda: self._answer_to(task, request))
+        if bill and not self._reminding:
+            self.traffic.add(request, answer.ids, answer.arrays)
+        return settled(task, self.names, answer.ids, answer.arrays, answer.failed)
+
+    def link(self, graph: ClientGraph) -> None:
+        if self.graph is not None:
+            raise FedkinError("the clients already know their neighbours; a run has one graph")
+        self.graph = graph
+
+    def exchange(
+        self,
+        letter: str,
+        task: str,
+        ids: np.ndarray,
+        shared: Mapping[str, Any] | None = None,
+        bill: bool = True,
+        padded: bool = False,
+    ) -> Replies:
+        graph, request = needs_graph(task, self.graph), Request(ids, {}, dict(shared or {}))
+        answer = self._reminded(lambda: self._exchange(letter, task, request, graph, padded))
+        if bill and not self._reminding:
+            self.traffic.add_letters(answer.letters, answer.letter_bytes)
+        replies = settled(task, self.names, answer.ids, answer.arrays, answer.failed)
+        return replace(replies, letters=answer.letters)
+
+    def remember(self, recipe: Callable[[], Any]) -> None:
+        self._recipe = recipe
+
+    def _reminded(self, question: Callable[[], AnswerT]) -> AnswerT:
+        """Put a question; where a host forgot its objects, replay the recipe, unbilled, and put it to all again."""
+        if self._recipe is None or self._reminding:
+            answer = question()
+            never = dict.fromkeys(answer.forgot, "says that it forgot what nobody told it")
+            return replace(answer, failed={**answer.failed, **never}) if never else answer
+        if self.restarted:
+            self._replay(self._recipe)
+        answer = question()
+        if not answer.forgot:
+            return answer
+        self._replay(self._recipe)
+        answer = question()
+        if answer.forgot:
+            raise FedkinError(
+                f"client {answer.forgot[0]!r} forgot what it was told right after it was told again; its host loses it: "
+                "let it run the same fedkin as the others and keep its state folder between messages"
+            )
+        return answer
+
+    def _replay(self, recipe: Callable[[], Any]) -> None:
+        self.restarted, self._reminding = False, True
+        try:
+            recipe()
+        finally:
+            self._reminding = False

@@ -1,0 +1,12 @@
+"""The clients, their data, and what is to be learned. No training happens here.
+
+reading.py checks what a user hands over, targets.py turns targets into class codes or floats, split.py holds samples
+back for tests and joins the clients' arrays; federation.py is the whole.
+"""
+
+from __future__ import annotations
+
+from fedkin.federation.federation import Federation
+from fedkin.federation.split import PARTS, Holdout, Split
+
+__all__ = ["PARTS", "Federation", "Holdout", "Split"]

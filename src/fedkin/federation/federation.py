@@ -1,0 +1,254 @@
+"""Federation: the clients, their data, and what is to be learned. No training happens here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+import numpy as np
+
+from fedkin.errors import FedkinError, unknown
+from fedkin.federation.reading import common_shape, read_public, read_samples
+from fedkin.federation.split import PARTS, Holdout, Split
+from fedkin.federation.targets import encoded
+from fedkin.task import Kind, Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from fedkin.graphs import ClientGraph
+    from fedkin.roster import Roster
+
+
+class About(TypedDict, total=False):
+    """What may be known of a federation besides its samples: see the fields of `Federation`."""
+
+    graph: ClientGraph | None
+    truth: Mapping[str, np.ndarray]
+    notes: tuple[str, ...]
+    source: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Named clients, each with its own train, validation and test samples, which never overlap.
+
+    Build one with `from_arrays`, `from_frame`, `from_datasets` or `fedkin.data.load`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> sites = {f"site-{i}": (rng.normal(size=(40, 3)), rng.integers(0, 2, 40)) for i in range(4)}
+    >>> Federation.from_arrays(sites)
+    Federation(4 clients, classification with 2 classes, inputs (3,), 120 train / 0 validation / 40 test samples)
+    """
+
+    names: tuple[str, ...]
+    task: Task
+    train: Split
+    validation: Split
+    test: Split
+    public: Mapping[str, np.ndarray] | None = None
+    """Unlabelled inputs a client shows to others: client name → (m, *input shape); the name "*" is common to all."""
+    graph: ClientGraph | None = None
+    """A graph that comes with the data (roads between sensors, the true blocks of a synthetic set)."""
+    truth: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """What a synthetic generator knows, for tests and figures (e.g. "cluster": the true cluster of each client)."""
+    notes: tuple[str, ...] = ()
+    """What a reader of results must know about the data ("one week of 17")."""
+    source: Mapping[str, Any] = field(default_factory=dict)
+    """How to build this federation again (for `fedkin resume`); empty for a user's own arrays."""
+    inputs: tuple[Mapping[str, Any], ...] = ()
+    """How the columns of a table became inputs, in order, so that new rows can be prepared alike; empty otherwise."""
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            raise FedkinError("a federation needs at least one client")
+        if len(set(self.names)) != len(self.names):
+            seen: set[str] = set()
+            twice = next(name for name in self.names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+            raise FedkinError(f"client {twice!r} appears twice; give every client its own name")
+        empty = np.flatnonzero(self.train.sizes == 0)
+        if len(empty):
+            name = self.names[int(empty[0])]
+            raise FedkinError(f"client {name!r} has no training samples; drop it or give it data")
+        for which in ("train", "validation", "test"):
+            split: Split = getattr(self, which)
+            if split.x.dtype.kind == "f" and not np.isfinite(split.x).all():
+                self._blame(split, split.x, which, "x")
+            if split.y.dtype.kind == "f" and not np.isfinite(split.y).all():
+                self._blame(split, split.y, which, "y")
+
+    def _blame(self, split: Split, values: np.ndarray, which: str, name: str) -> None:
+        row = int(np.argwhere(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0, 0])
+        client = self.names[int(np.searchsorted(split.offsets, row, side="right")) - 1]
+        raise FedkinError(
+            f"client {client!r}: {name} of its {which} samples holds NaN or infinity; drop or impute these values"
+        )
+
+    # --- building -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_arrays(
+        cls,
+        clients: Mapping[str, Any],
+        task: Kind | None = None,
+        public: Mapping[str, np.ndarray] | np.ndarray | None = None,
+        test_fraction: float = 0.25,
+        validation_fraction: float = 0.0,
+        classes: Sequence[Hashable] | None = None,
+        tokens: bool = False,
+        seed: int = 0,
+        **about: Unpack[About],
+    ) -> Federation:
+        """A federation from `{client name: (X, y)}`.
+
+        X is (n, *input shape), y is (n,) labels or numbers. Each client is split into train, validation and test,
+        stratified by class where a class has enough samples. A client may instead bring its own split as
+        `{"train": (X, y), "test": (X, y), "validation": (X, y)}` (the last is optional).
+        `task` is guessed when not given: integer, boolean and text targets are classes, floats are numbers.
+        `classes` fixes the classes and their order; without it they are all labels seen, sorted.
+        `tokens=True` says that X holds integer tokens (text), to be kept as integers.
+        `about`: the fields `graph`, `truth`, `notes` and `source` of a federation.
+        """
+        if not isinstance(clients, Mapping) or not clients:
+            raise FedkinError("from_arrays needs a mapping {client name: (X, y)} with at least one client")
+        holdout = Holdout(test_fraction, validation_fraction, seed)
+        names = tuple(str(name) for name in clients)
+        given = [read_samples(name, value) for name, value in zip(names, clients.values())]
+        shape = common_shape(names, given)
+        learned, samples = encoded(names, given, shape, task, classes, tokens)
+        stratify = learned.kind == "classification"
+        parts = [holdout.split(name, own, stratify) for name, own in zip(names, samples)]
+        train, validation, test = (Split.join([own[part] for own in parts]) for part in PARTS)
+        return cls(names, learned, train, validation, test, public=read_public(public, shape), **about)
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame, client: str, target: str, **options: Any) -> Federation:
+        """A federation from a data frame with a client column and a target column; the other columns are inputs.
+
+        Inputs must be numeric and complete here; `fedkin.data.tabular` prepares raw tables (categories, missing
+        values, standardisation fitted on training rows). `options` are those of `from_arrays`.
+        """
+        for role, column in (("client", client), ("target", target)):
+            if column not in frame.columns:
+                raise unknown(f"{role} column", column, list(frame.columns))
+        inputs = frame.drop(columns=[client, target])
+        text = [str(c) for c in inputs.columns if inputs[c].dtype.kind not in "biuf"]
+        if text:
+            raise FedkinError(
+                f"column {text[0]!r} is not numeric; encode it first, or use fedkin.data.tabular, which does"
+            )
+        if frame[client].isna().any():
+            raise FedkinError(f"client column {client!r} has empty cells; drop these rows or fill them in")
+        values = inputs.to_numpy(dtype=np.float32)
+        targets = frame[target].to_numpy()
+        groups = frame.groupby(client, sort=True).indices
+        return cls.from_arrays({str(name): (values[rows], targets[rows]) for name, rows in groups.items()}, **options)
+
+    @classmethod
+    def from_datasets(cls, datasets: Mapping[str, Any], **options: Any) -> Federation:
+        """A federation from `{client name: torch Dataset}` whose items are (input, target) pairs."""
+        clients = {}
+        for name, dataset in datasets.items():
+            try:
+                items = [dataset[i] for i in range(len(dataset))]
+                xs, ys = zip(*((np.asarray(x), np.asarray(y)) for x, y in items))
+            except (TypeError, ValueError) as problem:
+                raise FedkinError(
+                    f"client {name!r}: its dataset must have a length and yield (input, target) pairs ({problem})"
+                ) from problem
+            clients[name] = (np.stack(xs), np.stack(ys))
+        return cls.from_arrays(clients, **options)
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        what = f"classification with {len(self.task.classes)} classes"
+        if self.task.kind == "regression":
+            what = f"regression with outputs {self.task.output_shape}"
+        sizes = " / ".join(f"{len(s.x)} {n}" for n, s in self._splits().items())
+        return f"Federation({len(self)} clients, {what}, inputs {self.task.input_shape}, {sizes} samples)"
+
+    def _splits(self) -> dict[str, Split]:
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+    def index(self, name: str) -> int:
+        """The position of a client."""
+        if name not in self._positions:
+            raise unknown("client", name, self.names)
+        return self._positions[name]
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {name: k for k, name in enumerate(self.names)}
+
+    def take(self, clients: Sequence[int] | np.ndarray) -> Federation:
+        """The federation of these clients only, in this order."""
+        rows = [int(k) for k in clients]
+        names = tuple(self.names[k] for k in rows)
+        kept = {"*", *names}
+        public = None if self.public is None else {n: v for n, v in self.public.items() if n in kept}
+        return replace(
+            self,
+            names=names,
+            train=self.train.take(rows),
+            validation=self.validation.take(rows),
+            test=self.test.take(rows),
+            public=public,
+            graph=None if self.graph is None else self.graph.take(rows),
+            truth={k: v[rows] if len(v) == len(self) else v for k, v in self.truth.items()},
+            source={},
+        )
+
+    def label_counts(self, split: Literal["train", "validation", "test"] = "train") -> np.ndarray:
+        """ByPart per client and class, shape (K, C)."""
+        if self.task.kind != "classification":
+            raise FedkinError("label counts need a classification task; this federation is a regression task")
+        part = self._splits()[split]
+        clients, classes = len(self), len(self.task.classes)
+        first = np.repeat(np.arange(clients) * classes, part.sizes)
+        return np.bincount(first + part.y, minlength=clients * classes).reshape(clients, classes)
+
+    def fingerprint(self) -> str:
+        """A short hash of names and samples: a resumed run must see the same data."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.blake2b(digest_size=12)
+        digest.update("\x1f".join(self.names).encode())
+        for split in self._splits().values():
+            for array in (split.offsets, split.y, split.x):
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    def roster(self) -> Roster:
+        """What a server may know of this federation: names, sizes, the task, and no sample."""
+        from fedkin.roster import Roster
+
+        return Roster(
+            self.names,
+            self.task,
+            self.train.sizes,
+            self.validation.sizes,
+            self.test.sizes,
+            fingerprint=self.fingerprint(),
+            graph=self.graph,
+            truth=self.truth,
+            notes=self.notes,
+            source=self.source,
+            inputs=self.inputs,
+            label_counts=self.label_counts() if self.task.kind == "classification" else None,
+        )
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw who holds what: label counts per client, or sample counts for regression."""
+        from fedkin.reports.figures import federation_figure
+
+        return federation_figure(self, ax)

@@ -1,0 +1,112 @@
+"""Split: the samples of all clients in one array. Holdout: which samples of a client are for training and which for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedkin.errors import FedkinError
+from fedkin.streams import Streams
+
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Split:
+    """The samples of all clients in one array, client after client (a ragged array).
+
+    Client k owns rows `offsets[k]:offsets[k+1]` of `x` (n, *input shape) and `y` (n,) or (n, *output shape).
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    offsets: np.ndarray
+
+    @classmethod
+    def join(cls, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Split:
+        """Put the (x, y) of every client one after the other."""
+        sizes = [len(x) for x, _ in parts]
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return cls(np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]), offsets)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """ByPart per client, shape (K,)."""
+        return np.diff(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = slice(int(self.offsets[k]), int(self.offsets[k + 1]))
+        return self.x[rows], self.y[rows]
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        return (self[k] for k in range(len(self)))
+
+    def take(self, clients: Sequence[int] | np.ndarray) -> Split:
+        """The samples of these clients only, in this order."""
+        if len(clients) == len(self) and np.array_equal(clients, np.arange(len(self))):
+            return self
+        chosen = np.asarray(clients, dtype=np.int64)
+        sizes = self.sizes[chosen]
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        index = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], sizes)
+        return Split(self.x[index], self.y[index], offsets)
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """The shares of every client's samples that are held back for tests and for validation; the rest is for training."""
+
+    test: float = 0.25
+    validation: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, fraction in (("test_fraction", self.test), ("validation_fraction", self.validation)):
+            if not 0 <= fraction < 1:
+                raise FedkinError(f"{name} is {fraction}; it must be at least 0 and below 1")
+        if self.test + self.validation >= 1:
+            raise FedkinError("test_fraction and validation_fraction leave nothing to train on; their sum must be < 1")
+
+    def indices(self, client: str, n: int, labels: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Which of a client's n samples go where: {part: sorted indices}, drawn by seed and client name alone.
+
+        `labels` (n,) are class codes, spread over the parts in proportion; None where targets are numbers.
+        """
+        return stratified(n, labels, self.test, self.validation, Streams(self.seed).generator("split", client))
+
+    def split(
+        self, client: str, samples: Mapping[str, tuple[np.ndarray, np.ndarray]], stratify: bool
+    ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """A client's (x, y) in all three parts: "all" of them divided here, or its own parts, empty where it has none."""
+        if "all" in samples:
+            x, y = samples["all"]
+            index = self.indices(client, len(x), y if stratify else None)
+            return {part: (x[rows], y[rows]) for part, rows in index.items()}
+        x, y = samples["train"]
+        return {part: samples.get(part, (x[:0], y[:0])) for part in PARTS}
+
+
+def stratified(
+    n: int, labels: np.ndarray | None, test: float, validation: float, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Indices of train, validation and test: disjoint, together 0…n−1, each class spread in proportion.
+
+    ByPart are put in an order that spreads every class evenly over [0, 1) and cut at the two fractions, so each part
+    holds its share of every class up to one sample. At least one sample is kept for training.
+    """
+    position = rng.permutation(n).astype(float)
+    if labels is not None:
+        for label in np.unique(labels):
+            rows = np.flatnonzero(labels == label)
+            position[rows] = (rng.permutation(len(rows)) + rng.random()) / len(rows)
+    order = np.argsort(position, kind="stable")
+    n_test, n_validation = round(test * n), round(validation * n)
+    while n_test + n_validation >= n:
+        n_validation, n_test = (n_validation - 1, n_test) if n_validation else (0, n_test - 1)
+    cuts = np.split(order, [n_test, n_test + n_validation])
+    return {part: np.sort(rows) for part, rows in zip(("test", "validation", "train"), cuts)}

@@ -1,0 +1,90 @@
+"""Targets as a user writes them, labels or numbers, become class codes or floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+
+from fedkin.errors import FedkinError, unknown
+from fedkin.federation.reading import ByPart
+from fedkin.task import Kind, Task
+
+Encode = Callable[[str, np.ndarray], np.ndarray]
+"""(client name, raw targets) → class codes (n,) or floats (n, *output shape)."""
+
+
+def encoded(
+    names: Sequence[str],
+    given: Sequence[ByPart],
+    shape: tuple[int, ...],
+    kind: Kind | None,
+    classes: Sequence[Hashable] | None = None,
+    tokens: bool = False,
+) -> tuple[Task, list[ByPart]]:
+    """The task that the targets define (`kind` is guessed where None), and all samples with their targets encoded."""
+    kind = kind or _guess_kind(given)
+    if kind not in ("classification", "regression"):
+        raise unknown("task", kind, ["classification", "regression"])
+    if kind == "regression":
+        output = tuple(next(iter(given[0].values()))[1].shape[1:])
+        encode, task = _floats(output), Task("regression", shape, output_shape=output, tokens=tokens)
+    else:
+        known = _known_classes(names, given, classes)
+        encode, task = _codes(known), Task("classification", shape, classes=tuple(known.tolist()), tokens=tokens)
+    return task, [{part: (x, encode(name, y)) for part, (x, y) in own.items()} for name, own in zip(names, given)]
+
+
+def _guess_kind(given: Sequence[ByPart]) -> Kind:
+    kinds = {y.dtype.kind in "biuUSO" for data in given for _, y in data.values() if len(y)}
+    if len(kinds) == 2:
+        raise FedkinError('some clients have labels, others real numbers as targets; pass task="…" or convert them')
+    return "classification" if kinds == {True} else "regression"
+
+
+def _floats(output: tuple[int, ...]) -> Encode:
+    """Targets as floats: float64 stays, everything else becomes float32."""
+
+    def as_numbers(name: str, y: np.ndarray) -> np.ndarray:
+        if y.dtype.kind not in "biuf":
+            raise FedkinError(f"client {name!r}: regression targets must be numbers, not {y.dtype}")
+        if tuple(y.shape[1:]) != output:
+            raise FedkinError(f"client {name!r}: targets of shape {y.shape[1:]}, but {output} elsewhere")
+        return y if y.dtype == np.float64 else y.astype(np.float32)
+
+    return as_numbers
+
+
+def _known_classes(names: Sequence[str], given: Sequence[ByPart], classes: Sequence[Hashable] | None) -> np.ndarray:
+    """The classes in their order: those given, or all labels seen, sorted."""
+    for name, own in zip(names, given):
+        for _, y in own.values():
+            if y.ndim != 1:
+                raise FedkinError(f"client {name!r}: class labels must be one per sample, got shape {y.shape}")
+            if y.dtype.kind == "f" and not np.isfinite(y).all():
+                raise FedkinError(f"client {name!r}: y has missing targets; drop these rows")
+    seen = np.unique(np.concatenate([np.unique(y) for own in given for _, y in own.values()]))
+    known = np.asarray(list(classes)) if classes is not None else seen
+    if len(known) < 2:
+        raise FedkinError(f"all clients hold the single class {known.tolist()}; classification needs at least two")
+    return known
+
+
+def _codes(known: np.ndarray) -> Encode:
+    """Labels as their positions among the known classes."""
+    order = np.argsort(known, kind="stable")
+
+    def as_codes(name: str, y: np.ndarray) -> np.ndarray:
+        if len(y) == 0:
+            return np.zeros(0, dtype=np.int64)
+        place = np.searchsorted(known[order], y)
+        codes = order[np.minimum(place, len(known) - 1)]
+        wrong = known[codes] != y
+        if wrong.any():
+            raise FedkinError(
+                f"client {name!r} holds label {y[wrong][0]!r}, which is not among the classes "
+                f"{known.tolist()}; add it to `classes` or drop these samples"
+            )
+        return codes.astype(np.int64)
+
+    return as_codes

@@ -1,0 +1,115 @@
+"""Dependencies point one way, and what all methods share knows none of them by name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import fedkin
+from fedkin import algorithms
+
+ROOT = Path(fedkin.__file__).parent
+FILES = [path for path in sorted(ROOT.rglob("*.py")) if "templates" not in path.parts]
+MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
+
+LAYERS = [
+    {"errors"},
+    {"files", "plugins", "streams", "threads", "privacy"},
+    {"task"},
+    {"graphs", "models"},
+    {"federation", "roster", "couplings", "clients"},
+    {"data", "local"},
+    {"algorithm"},
+    {"algorithms", "result"},
+    {"engines", "reports"},
+    {"run"},
+    {"comparison", "config", "deployment", "diagnostics", "papers", "portfolio", "testing"},
+    {"reproduction"},
+    {"commands"},
+    {"cli"},
+]
+"""From the ground up. A room imports from rooms below its own; rooms on one floor do not know each other."""
+FLOOR = {room: floor for floor, rooms in enumerate(LAYERS) for room in rooms}
+
+SHOWS_ITSELF = {("result", "reports"), ("federation", "reports"), ("federation", "roster")}
+"""Methods of a user's convenience (`result.report()`, `federation.figure()`, `federation.roster()`), which import what is
+above them when they are called."""
+ENGINE_USERS = {"run/start.py", "deployment/server.py", "portfolio/auto.py", "portfolio/join.py"}
+
+METHODS = set(algorithms.names()) - {"local", "global", "oracle"}  # these three are also plain words
+SHARED = ("engines", "run", "local", "clients.py", "algorithm.py", "deployment", "roster.py")
+OF_ONE_METHOD = "local/relax"
+DEFAULT = "fedavg"
+"""The method of a federation that names none."""
+
+
+def imports(node: ast.AST, lazy: bool = False) -> Iterator[tuple[str, bool]]:
+    """(module of fedkin, whether it is imported inside a function), except for types."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(child, ast.ImportFrom) and child.module and child.module.partition(".")[0] == "fedkin":
+            for alias in child.names:
+                inner = f"{child.module}.{alias.name}".partition(".")[2]
+                yield (inner if inner in MODULES else child.module.partition(".")[2] or inner), lazy
+        elif isinstance(child, ast.Import):
+            yield from ((a.name.partition(".")[2], lazy) for a in child.names if a.name.startswith("fedkin."))
+        yield from imports(child, lazy or isinstance(child, ast.FunctionDef))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def words(tree: ast.Module) -> Iterator[str]:
+    """Names, attributes and text in code; docstrings are none of it."""
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield from node.value.lower().split()
+        elif isinstance(node, ast.Name | ast.Attribute):
+            yield (node.id if isinstance(node, ast.Name) else node.attr).lower()
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_room_imports_only_from_rooms_below(path: Path) -> None:
+    room = room_of(path)
+    if room in ("__init__", "__main__"):
+        return
+    for module, lazy in imports(ast.parse(path.read_text())):
+        other = module.partition(".")[0]
+        if other not in (room, "__version__") and not (lazy and (room, other) in SHOWS_ITSELF):
+            assert FLOOR[other] < FLOOR[room], f"{name_of(path)} imports fedkin.{module}"
+        if other == "engines":
+            assert room == "engines" or name_of(path) in ENGINE_USERS
+
+
+def test_every_room_has_its_floor() -> None:
+    assert {room_of(path) for path in FILES} - {"__init__", "__main__"} == set(FLOOR)
+
+
+def test_no_module_waits_for_itself() -> None:
+    """What is imported at the top of files makes no circle."""
+    needs = {
+        name: {other for other, lazy in imports(ast.parse(path.read_text())) if not lazy and other in MODULES}
+        for name, path in MODULES.items()
+    }
+    TopologicalSorter(needs).prepare()  # raises CycleError, which names the circle
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in FILES if name_of(p).startswith(SHARED) and not name_of(p).startswith(OF_ONE_METHOD)],
+    ids=name_of,
+)
+def test_what_methods_share_knows_none_of_them(path: Path) -> None:
+    known = {word.strip("\"'.,:;()") for word in words(ast.parse(path.read_text()))} & METHODS
+    assert known <= {DEFAULT}
