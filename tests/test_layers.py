@@ -38,7 +38,14 @@ FLOOR = {room: floor for floor, rooms in enumerate(LAYERS) for room in rooms}
 SHOWS_ITSELF = {("result", "reports"), ("federation", "reports"), ("federation", "roster")}
 """Methods of a user's convenience (`result.report()`, `federation.figure()`, `federation.roster()`), which import what is
 above them when they are called."""
-ENGINE_USERS = {"run/start.py", "deployment/server.py", "portfolio/auto.py", "portfolio/join.py"}
+ENGINE_USERS = {
+    "run/start.py",
+    "deployment/server.py",
+    "portfolio/auto.py",
+    "portfolio/join.py",
+    "comparison/fitness.py",
+    "testing/scattered.py",
+}
 
 METHODS = set(algorithms.names()) - {"local", "global", "oracle"}  # these three are also plain words
 SHARED = ("engines", "run", "local", "clients.py", "algorithm.py", "deployment", "roster.py")

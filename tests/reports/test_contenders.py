@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedkin.comparison.contenders import client_gains, find_alone, group, interval, line
 from fedkin.errors import FedkinError
+from fedkin.result.contenders import client_gains, find_alone, group, interval, line
 
 
 def test_runs_that_differ_by_seed_are_one_method(runs):

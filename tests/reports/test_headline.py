@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedkin.comparison.contenders import group
 from fedkin.reports.headline import verdict_on
+from fedkin.result.contenders import group
 
 
 def words(*results):

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import scipy.sparse as sp
 
-from fedkin.comparison.contenders import group
 from fedkin.graphs import ClientGraph, similarity
 from fedkin.reports.payload import MOST_EDGES, block_mean, graph_data, page_data, thin
 from fedkin.reports.spectral import energy, response
 from fedkin.reports.units import Units
+from fedkin.result.contenders import group
 
 
 def test_curves_are_means_over_clients_with_the_range_of_seeds(runs):

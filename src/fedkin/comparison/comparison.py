@@ -10,7 +10,6 @@ from typing import Any
 
 from fedkin.algorithm import Algorithm
 from fedkin.algorithms import make
-from fedkin.comparison.contenders import ALONE, Contender, Standing, find_alone, line
 from fedkin.comparison.fitness import Fitness
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
@@ -19,6 +18,7 @@ from fedkin.graphs import ClientGraph
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike
 from fedkin.result import Result, records
+from fedkin.result.contenders import ALONE, Contender, Standing, find_alone, line
 from fedkin.run import Callback, Options, Run, make_options, prepare
 
 Watch = Callable[[str, int], Sequence[Callback]]

@@ -132,6 +132,9 @@ class Fold:
     def estimators(self) -> dict[str, Any]:
         return {}
 
+    def remember(self, recipe: Callable[[], object]) -> None:
+        raise FedkinError("members of auto keep nothing but rows and private state on their clients")
+
     def close(self) -> None:
         """The clients belong to all folds."""
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedkin.comparison.contenders import Contender, all_gains, client_gains, find_alone, interval
 from fedkin.reports.wording import amount, difference
+from fedkin.result.contenders import Contender, all_gains, client_gains, find_alone, interval
 from fedkin.result.summary import gains
 from fedkin.task import Task
 

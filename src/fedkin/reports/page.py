@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from fedkin.comparison.contenders import Contender, Standing, find_alone, group, line
 from fedkin.files import write_atomic
 from fedkin.reports.headline import best, collaborations, verdict_on
 from fedkin.reports.payload import page_data
 from fedkin.reports.wording import amount, difference, human_bytes
 from fedkin.result import Result
+from fedkin.result.contenders import Contender, Standing, find_alone, group, line
 
 SCRIPTS = ("core.js", "table.js", "curves.js", "network.js", "heatmap.js", "clients.js", "spectrum.js", "main.js")
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.comparison.contenders import Contender, client_gains, find_alone, spread
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.layout import positions, strongest_edges
 from fedkin.reports.spectral import SPECTRUM_LIMIT, energy, response
 from fedkin.reports.units import Units
 from fedkin.result import Result
+from fedkin.result.contenders import Contender, client_gains, find_alone, spread
 
 HEAT_CELLS = 150
 """A heat map has at most so many rows; more clients are averaged in blocks."""
