@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedkin import __version__
-from fedkin.commands import algorithms, compare, data, demo, deploy, graph, predict, report, reproduce, run
+from fedkin.commands import algorithms, auto, compare, data, demo, deploy, graph, predict, report, reproduce, run
 from fedkin.errors import FedkinError
 
 
@@ -61,6 +61,7 @@ def about(
     \b
     Start here:
       fedkin demo                                every method, table and report
+      fedkin auto --data digits --clients 20     the best model for every client
       fedkin compare --data digits --clients 20  who does best, who gains
       fedkin algorithms fedprox                  a method and its parameters
     """
@@ -70,7 +71,17 @@ def about(
         print(context.get_help())
 
 
-COMMANDS = (demo.demo, run.run, compare.compare, run.resume, report.report, predict.predict, reproduce.reproduce)
+COMMANDS = (
+    demo.demo,
+    auto.auto,
+    auto.join,
+    run.run,
+    compare.compare,
+    run.resume,
+    report.report,
+    predict.predict,
+    reproduce.reproduce,
+)
 for command in (*COMMANDS, algorithms.algorithms):
     app.command()(command)
 app.add_typer(data.app, name="data", no_args_is_help=False)

@@ -92,7 +92,7 @@ def run(
         return
     (chosen,), options = settings.algorithms.values(), settings.options[0]
     callbacks: list[Callback] = [Progress(), *([TensorBoard(tensorboard)] if tensorboard else [])]
-    folder = out or _new_folder(f"{_short(settings)}-{chosen.name}-seed{options.seed}")
+    folder = out or new_folder(f"{short_name(settings)}-{chosen.name}-seed{options.seed}")
     result = begin(federation, settings.model, chosen, options, settings.graph, folder, callbacks)
     _finish(result, folder, json)
 
@@ -154,13 +154,13 @@ def _finish(result: Result, folder: Path, json: Path | None) -> None:
         raise typer.Exit(INTERRUPTED)
 
 
-def _short(settings: Experiment) -> str:
+def short_name(settings: Experiment) -> str:
     """The data in a word, for the name of a folder."""
     path = getattr(settings.data, "path", None)
     return Path(path).stem if path else settings.data.name.rpartition(":")[2]
 
 
-def _new_folder(name: str) -> Path:
+def new_folder(name: str) -> Path:
     """runs/NAME, or runs/NAME-2, … if there is one already."""
     candidates = (Path("runs") / (name if k == 1 else f"{name}-{k}") for k in count(1))
     return next(folder for folder in candidates if not folder.exists())

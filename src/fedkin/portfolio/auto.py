@@ -246,5 +246,6 @@ def told(
             "members": {"local": 1.0} if kept_alone[k] else mixed,
             "kept_alone": bool(kept_alone[k]),
             "gain": (gain, gain - 1.96 * error, gain + 1.96 * error),
+            "samples": int(weighed.count[k]),
         }
     return entries

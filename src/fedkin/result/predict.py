@@ -46,7 +46,7 @@ def predict(result: Result, client: str, frame: pd.DataFrame) -> pd.DataFrame:
     module = result.models[client]
     if not isinstance(module, nn.Module):
         raise FedkinError(f"client {client!r} deploys a {type(module).__name__}; call its own predict()")
-    inputs = _inputs(result, frame)
+    inputs = inputs_of(result, frame)
     dtype = torch.int64 if result.task.tokens else next((p.dtype for p in module.parameters()), torch.float32)
     batches = torch.tensor(inputs, dtype=dtype).split(BATCH)
     with torch.no_grad():
@@ -60,7 +60,7 @@ def predict(result: Result, client: str, frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(values, columns=columns, index=frame.index)
 
 
-def _inputs(result: Result, frame: pd.DataFrame) -> np.ndarray:
+def inputs_of(result: Result, frame: pd.DataFrame) -> np.ndarray:
     """The model's inputs, (n, *input shape)."""
     if not len(frame):
         raise FedkinError("the table has no rows to predict")

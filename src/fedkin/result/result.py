@@ -117,7 +117,8 @@ class Result:
     @property
     def algorithm(self) -> str:
         """The method's short name, also where the run was started with `package.module:Class`."""
-        return str(self.facts.get("algorithm", self.config["algorithm"]["name"]))
+        name = str(self.config["algorithm"]["name"])
+        return str(self.facts.get("algorithm", name)) if plugins.is_path(name) else name
 
     @property
     def title(self) -> str:

@@ -1,0 +1,154 @@
+"""fedkin auto and fedkin join: for every client the best model that collaboration can give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedkin.commands import flags
+
+if TYPE_CHECKING:
+    from fedkin.result import Result
+
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        help="folder for the result and its report (default: a new one in runs/)",
+        rich_help_panel=flags.OUTPUT,
+        metavar="DIR",
+        show_default=False,
+    ),
+]
+
+
+@flags.take_settings
+def auto(
+    given: dict[str, Any],
+    effort: Annotated[
+        str, typer.Option("--effort", help="quick, standard or thorough", rich_help_panel=flags.METHOD)
+    ] = "standard",
+    out: Out = None,
+    json: flags.Json = None,
+) -> None:
+    """For every client the best model that collaboration can give; nobody is harmed, nothing has to be chosen.
+
+    \b
+    Examples:
+      fedkin auto --csv visits.csv --client hospital --target died
+      fedkin auto --data digits --clients 20 --effort quick
+      fedkin auto --data school --seed 1 --out runs/schools --json schools.json
+    """
+    from fedkin import config
+    from fedkin.commands.run import new_folder, short_name
+    from fedkin.commands.show import working
+    from fedkin.local.sgd import Sgd
+    from fedkin.portfolio.auto import auto as find
+
+    layers = [config.read(given["file"]) if given["file"] else {}, flags.layer(**given)]
+    settings = config.settle(layers, config.parse_assignments(given["assign"] or []), default=("local",))
+    with working(f"loading {settings.data.name} …"):
+        federation = settings.federation(settings.seeds[0])
+    training = next(iter(settings.algorithms.values()))
+    chosen = training.model_dump(include=training.model_fields_set & set(Sgd.model_fields))
+    rest = settings.options[0].model_dump(exclude_unset=True)
+    folder = out or new_folder(f"{short_name(settings)}-auto-seed{settings.seeds[0]}")
+    with Members() as watch:
+        result = find(federation, settings.model, effort, out=folder, watch=watch, **{**rest, **chosen})  # type: ignore[arg-type]
+    finish(result, folder, json)
+
+
+def join(
+    run: Annotated[Path, typer.Argument(help="folder of a result of fedkin auto", metavar="RUN", show_default=False)],
+    csv: Annotated[Path, typer.Option("--csv", help="the newcomers' table", metavar="FILE", show_default=False)],
+    client: Annotated[
+        str | None, typer.Option("--client", help="column that names the client (default: as in the run)")
+    ] = None,
+    target: Annotated[str | None, typer.Option("--target", help="column to predict (default: as in the run)")] = None,
+    out: Out = None,
+    json: flags.Json = None,
+) -> None:
+    """Models for clients that come later, without a round of the others.
+
+    \b
+    Example:
+      fedkin join runs/visits-auto-seed0 --csv new.csv
+    """
+    from fedkin import load
+    from fedkin.commands.run import new_folder
+    from fedkin.commands.show import working
+    from fedkin.portfolio.join import join as find
+    from fedkin.portfolio.newcomers import read_newcomers
+
+    result = load(run)
+    newcomers = read_newcomers(result, csv, client, target)
+    with working(f"finding models for {', '.join(newcomers.names)} …"):
+        joined = find(result, newcomers)
+    folder = out or new_folder(f"{Path(run).name}-newcomers")
+    joined.save(folder)
+    finish(joined, folder, json)
+
+
+class Members:
+    """Progress: which member is being trained."""
+
+    def __enter__(self) -> Members:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+        self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self.task = self.progress.add_task("choosing a learning rate", total=None)
+        self.progress.start()
+        return self
+
+    def __call__(self, member: str, round: int, rounds: int) -> None:
+        self.progress.update(self.task, description=f"training {member} on folds", total=rounds, completed=round)
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+
+def finish(result: Result, folder: Path, json: Path | None) -> None:
+    """The table, the sentence, and where everything is."""
+    from fedkin.commands import show
+    from fedkin.files import write_json
+    from fedkin.portfolio.verdict import helpers, sentence
+    from fedkin.result.records import run_record
+
+    metric = result.task.metric
+    table = show.table("client", "samples", "alone", "together", "gain", "model", "kin")
+    for column in table.columns[:5]:
+        column.no_wrap = True
+    for column in table.columns[5:]:
+        column.justify, column.overflow = "left", "fold"
+    for k, name in enumerate(result.names):
+        told = result.auto[name]
+        alone = result.facts["alone"][result.metric][k]
+        gain, low, high = told["gain"]
+        members = sorted(told["members"].items(), key=lambda entry: -entry[1])
+        kin = ", ".join(f"{other} {weight:.2f}" for other, weight in helpers(result, k))
+        table.add_row(
+            name,
+            str(int(result.sizes[k])),
+            show.metric_text(alone, metric),
+            show.metric_text(result.metrics["deployed"][result.metric][k], metric),
+            "–" if told["kept_alone"] else f"{gain:+.2f} ± {(high - low) / 2:.2f}",
+            "its own" if told["kept_alone"] else ", ".join(f"{weight:.2f} {member}" for member, weight in members[:3]),
+            "" if told["kept_alone"] else kin,
+        )
+    screen = show.console()
+    screen.print(table)
+    screen.print(sentence(result), highlight=False)
+    show.say(
+        f"alone and together: {metric} on test samples; gain: expected, in loss per sample, from training samples alone"
+    )
+    for note in result.notes:
+        show.say(f"note: {note}")
+    if json is not None:
+        record = run_record(result) | {"auto": result.auto, "headline": sentence(result)}
+        write_json(json, record | {"kin": None if result.kin is None else result.kin.tolist()})
+    show.wrote(json)
+    show.wrote(folder)

@@ -1,0 +1,46 @@
+"""Newcomers from a table: prepared as the run's own clients were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedkin.errors import FedkinError, unknown
+from fedkin.federation import Federation
+from fedkin.result import Result
+
+
+def read_newcomers(
+    result: Result, path: str | Path, client: str | None = None, target: str | None = None, test_fraction: float = 0.25
+) -> Federation:
+    """The clients of a CSV or Parquet file with the columns, categories and classes of the run.
+
+    `client` and `target` name columns; by default those of the run's own table.
+    """
+    from fedkin.data.tabular import read_table
+    from fedkin.result.predict import inputs_of
+
+    source = result.config["data"]
+    client, target = client or source.get("client"), target or source.get("target")
+    if client is None or target is None:
+        raise FedkinError("the run was not trained on a table; name the columns with --client and --target")
+    frame = read_table(path)
+    for column in (client, target):
+        if column not in frame.columns:
+            raise unknown(f"column in {path}", column, list(frame.columns))
+    if frame[[client, target]].isna().any(axis=None):
+        raise FedkinError(f"{path}: a row has no {client} or no {target}; fill it in or drop the row")
+    x = inputs_of(result, frame.drop(columns=[client, target]) if not result.facts.get("inputs") else frame)
+    y = frame[target].to_numpy()
+    if result.task.kind == "classification":
+        codes = {str(label): label for label in result.task.classes}
+        strange = [value for value in y if str(value) not in codes]
+        if strange:
+            raise unknown(f"class in column {target!r}", strange[0], result.task.classes)
+        y = np.array([codes[str(value)] for value in y], dtype=object)
+        y = np.array(y.tolist())
+    names = frame[client].astype(str).str.strip().to_numpy()
+    clients = {name: (x[names == name], y[names == name]) for name in dict.fromkeys(names)}
+    classes = list(result.task.classes) if result.task.kind == "classification" else None
+    return Federation.from_arrays(clients, task=result.task.kind, classes=classes, test_fraction=test_fraction)
