@@ -25,6 +25,8 @@ _PUBLIC = {
     "graphs": "fedkin.graphs",
     "models": "fedkin.models",
     "theory": "fedkin.diagnostics.theory",
+    "loss": "fedkin.task.losses",
+    "metric": "fedkin.task.metrics",
 }
 __all__ = [
     "ClientGraph",
@@ -37,6 +39,8 @@ __all__ = [
     "data",
     "graphs",
     "load",
+    "loss",
+    "metric",
     "models",
     "resume",
     "theory",
@@ -51,6 +55,8 @@ if TYPE_CHECKING:
     from fedkin.graphs import ClientGraph
     from fedkin.result import Result, load
     from fedkin.run import resume, train
+    from fedkin.task.losses import loss
+    from fedkin.task.metrics import metric
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedkin.errors import FedkinError, unknown
 from fedkin.streams import Streams
-from fedkin.task import Kind, Task
+from fedkin.task import Kind, Task, check_kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,7 +127,7 @@ class Federation:
     def from_arrays(
         cls,
         clients: Mapping[str, Any],
-        task: Kind | None = None,
+        task: Kind | Literal["counts"] | None = None,
         public: Mapping[str, np.ndarray] | np.ndarray | None = None,
         test_fraction: float = 0.25,
         validation_fraction: float = 0.0,
@@ -144,7 +144,8 @@ class Federation:
         X is (n, *input shape), y is (n,) labels or numbers. Each client is split into train, validation and test,
         stratified by class where a class has enough samples. A client may instead bring its own split as
         `{"train": (X, y), "test": (X, y), "validation": (X, y)}` (the last is optional).
-        `task` is guessed when not given: integer, boolean and text targets are classes, floats are numbers.
+        `task` is guessed when not given: integer, boolean and text targets are classes, several columns of 0 and 1 are
+        "multilabel", floats are numbers ("regression"). "counts" is regression by the rate of a Poisson distribution.
         `classes` fixes the classes and their order; without it they are all labels seen, sorted.
         `tokens=True` says that X holds integer tokens (text), to be kept as integers.
         """
@@ -158,9 +159,7 @@ class Federation:
         names = tuple(str(name) for name in clients)
         given = [_read(name, value) for name, value in zip(names, clients.values())]
         shape = _common_shape(names, given)
-        kind = task or _guess_kind(names, given)
-        if kind not in ("classification", "regression"):
-            raise unknown("task", kind, ["classification", "regression"])
+        kind = check_kind(task or _guess_kind(names, given))
         encode, spec = _targets(kind, names, given, shape, classes)
         spec = replace(spec, tokens=tokens)
         streams = Streams(seed)
@@ -238,8 +237,8 @@ class Federation:
 
     def __repr__(self) -> str:
         what = f"classification with {len(self.task.classes)} classes"
-        if self.task.kind == "regression":
-            what = f"regression with outputs {self.task.output_shape}"
+        if self.task.kind != "classification":
+            what = f"{self.task.kind} with outputs {self.task.output_shape}"
         sizes = " / ".join(f"{len(s.x)} {n}" for n, s in self._splits().items())
         return f"Federation({len(self)} clients, {what}, inputs {self.task.input_shape}, {sizes} samples)"
 
@@ -277,11 +276,17 @@ class Federation:
     def label_counts(self, split: Literal["train", "validation", "test"] = "train") -> np.ndarray:
         """Samples per client and class, shape (K, C)."""
         if self.task.kind != "classification":
-            raise FedkinError("label counts need a classification task; this federation is a regression task")
+            raise FedkinError(f"label counts need a classification task; this federation is a {self.task.kind} task")
         part = self._splits()[split]
         clients, classes = len(self), len(self.task.classes)
         first = np.repeat(np.arange(clients) * classes, part.sizes)
         return np.bincount(first + part.y, minlength=clients * classes).reshape(clients, classes)
+
+    def class_counts(self) -> np.ndarray | None:
+        """Training samples of each class (of multi-label tasks: with each column), (C,); None for regression."""
+        if self.task.kind == "classification":
+            return np.bincount(self.train.y, minlength=len(self.task.classes))
+        return self.train.y.sum(axis=0) if self.task.kind == "multilabel" else None
 
     def fingerprint(self) -> str:
         """A short hash of names and samples: a resumed run must see the same data."""
@@ -364,6 +369,9 @@ def _common_shape(names: tuple[str, ...], given: list[dict[str, tuple[np.ndarray
 
 
 def _guess_kind(names: tuple[str, ...], given: list[dict[str, tuple[np.ndarray, np.ndarray]]]) -> Kind:
+    targets = [y for data in given for _, y in data.values() if len(y)]
+    if targets and all(y.ndim == 2 and y.dtype.kind in "biu" and np.isin(y, (0, 1)).all() for y in targets):
+        return "multilabel"
     kinds = {y.dtype.kind in "biuUSO" for data in given for _, y in data.values() if len(y)}
     if len(kinds) == 2:
         raise FedkinError('some clients have labels, others real numbers as targets; pass task="…" or convert them')
@@ -371,14 +379,16 @@ def _guess_kind(names: tuple[str, ...], given: list[dict[str, tuple[np.ndarray, 
 
 
 def _targets(
-    kind: Kind,
+    kind: str,
     names: tuple[str, ...],
     given: list[dict[str, tuple[np.ndarray, np.ndarray]]],
     shape: tuple[int, ...],
     classes: Sequence[Hashable] | None,
 ) -> tuple[Any, Task]:
     """How raw targets become codes or floats, and the task they define."""
-    if kind == "regression":
+    if kind == "multilabel":
+        return _columns(names, given, shape)
+    if kind in ("regression", "counts"):
         output = tuple(next(iter(given[0].values()))[1].shape[1:])
 
         def as_numbers(name: str, y: np.ndarray) -> np.ndarray:
@@ -386,9 +396,12 @@ def _targets(
                 raise FedkinError(f"client {name!r}: regression targets must be numbers, not {y.dtype}")
             if tuple(y.shape[1:]) != output:
                 raise FedkinError(f"client {name!r}: targets of shape {y.shape[1:]}, but {output} elsewhere")
+            if kind == "counts" and ((y < 0) | (y != np.round(y))).any():
+                raise FedkinError(f"client {name!r}: counts must be whole numbers, 0 or more; use task='regression'")
             return y if y.dtype == np.float64 else y.astype(np.float32)
 
-        return as_numbers, Task("regression", shape, output_shape=output)
+        loss = "poisson" if kind == "counts" else None
+        return as_numbers, Task("regression", shape, output_shape=output, loss=loss)
 
     for name, data in zip(names, given):
         for _, y in data.values():
@@ -416,6 +429,25 @@ def _targets(
     if len(known) < 2:
         raise FedkinError(f"all clients hold the single class {known.tolist()}; classification needs at least two")
     return as_codes, Task("classification", shape, classes=tuple(known.tolist()))
+
+
+def _columns(
+    names: tuple[str, ...], given: list[dict[str, tuple[np.ndarray, np.ndarray]]], shape: tuple[int, ...]
+) -> tuple[Any, Task]:
+    """Multi-label targets: columns of 0 and 1, (n, C)."""
+    first = next(iter(given[0].values()))[1]
+    columns = first.shape[1] if first.ndim == 2 else 1
+
+    def as_columns(name: str, y: np.ndarray) -> np.ndarray:
+        if y.reshape(len(y), -1).shape[1:] != (columns,) and len(y):
+            raise FedkinError(
+                f"client {name!r}: {y.reshape(len(y), -1).shape[1]} target columns, but {columns} elsewhere"
+            )
+        if y.dtype.kind not in "biuf" or not np.isin(y, (0, 1)).all():
+            raise FedkinError(f"client {name!r}: multi-label targets must be columns of 0 and 1")
+        return y.reshape(len(y), columns).astype(np.float32)
+
+    return as_columns, Task("multilabel", shape, output_shape=(columns,))
 
 
 def _check_public(name: str, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -9,6 +9,7 @@ OTHER = {
     "granularity": "class",
     "similarity": "cosine",
     "noise": "gaussian",
-    "optimiser": "adam",
+    "server_optimiser": "adam",
     "mask": 0.6,
 }
+WITH = {"optimiser": {"server_optimiser": "sgd"}}

@@ -56,8 +56,19 @@ for extra in sorted(Path(__file__).parent.glob("expect_*.py")):
     WITH.update({(name, key): value for key, value in getattr(facts, "WITH", {}).items()})
     SILENT.update({(name, key): value for key, value in getattr(facts, "SILENT", {}).items()})
 
-COMMON_OTHER = {"steps": 3, "momentum": 0.5, "weight_decay": 0.1, "lr_decay": 0.5, "batch_size": 5, "epochs": 2}
-COMMON_WITH = {"lr_decay_every": {"lr_decay": 0.5}}
+COMMON_OTHER = {
+    "steps": 3,
+    "momentum": 0.5,
+    "weight_decay": 0.1,
+    "lr_decay": 0.5,
+    "batch_size": 5,
+    "epochs": 2,
+    "optimiser": "adam",
+    "moments": "keep",
+    "clip": 0.01,
+    "lr_schedule": "cosine:3",
+}
+COMMON_WITH: dict[str, dict[str, Any]] = {"lr_decay_every": {"lr_decay": 0.5}, "moments": {"momentum": 0.5}}
 
 
 def make(name: str, **changes: Any) -> Algorithm:

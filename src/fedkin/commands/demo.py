@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,19 +16,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "training": {"lr": 0.2},
     "run": {"rounds": 30, "seeds": 3, "eval_every": 5},
 }
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch with one thread: in operations as small as the demo's a second one costs more than it helps."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def demo(
@@ -55,6 +40,7 @@ def demo(
     from fedkin.algorithms import names
     from fedkin.commands import show
     from fedkin.commands.report import write
+    from fedkin.threads import one_thread
 
     layers = [SETTINGS, flags.layer(seed=seed, seeds=seeds, rounds=rounds)]
     settings = config.settle(layers, default=names())

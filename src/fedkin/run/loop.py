@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 
 from fedkin import algorithms
@@ -308,8 +309,9 @@ class Run:
     def _on_global_test(self, models: Tensor) -> list[float]:
         """The metric of every client's model on the union of all test sets, one value per client."""
         replies = self.clients.ask("cross_evaluate", self.setting.everyone, shared={"models": models}, bill=False)
-        share = replies["count"].double() / replies["count"].sum().clamp(min=1)
-        return (share @ replies["metric"]).tolist()
+        told = replies["metric"].isfinite()
+        weight = replies["count"].double()[:, None] * told
+        return ((weight * replies["metric"].nan_to_num()).sum(dim=0) / weight.sum(dim=0).clamp(min=1)).tolist()
 
     def config(self) -> dict[str, Any]:
         """Everything needed to repeat the run, as written to config.toml."""
@@ -371,7 +373,7 @@ class Run:
         stored = tomllib.loads((self.out / "config.toml").read_text())
         ours = tomllib.loads(tomli_w.dumps(self.config()))
         for section in ("data", "model", "algorithm", "run"):
-            before, now = stored.get(section, {}), ours[section]
+            before, now = {**self._unset(section), **stored.get(section, {})}, ours[section]
             for key in sorted({*before, *now}):
                 if before.get(key) != now.get(key):
                     was, wanted = before.get(key, "unset"), now.get(key, "unset")
@@ -381,6 +383,13 @@ class Run:
         graph = ClientGraph.load(self.out / "graph.npz") if (self.out / "graph.npz").exists() else None
         if graph != self.setting.graph:
             raise FedkinError(f"{self.out} holds a run with another graph; choose another --out")
+
+    def _unset(self, section: str) -> dict[str, Any]:
+        """The defaults of a section: what older versions did not write was at its default."""
+        owners: dict[str, type[BaseModel]] = {"algorithm": type(self.algorithm), "run": Options}
+        fields = owners[section].model_fields if section in owners else {}
+        given = {name: field.default for name, field in fields.items() if not field.is_required()}
+        return dict(_without_none(plain(given)))
 
     def _go_back_to(self, path: Path) -> None:
         """Take up the state of a checkpoint, and the history up to it."""

@@ -12,14 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.local.losses import metrics
 from fedkin.local.mail import Mail
 from fedkin.local.relax.linear import initial_row
 from fedkin.local.relax.settings import Relaxation, neighbours_of
-from fedkin.local.shard import Shard, one_thread
+from fedkin.local.shard import Shard
 from fedkin.models.adapters import Augmented, Effort, Learner
 from fedkin.models.adapters.module import TorchLearner
 from fedkin.models.estimators import Estimators
+from fedkin.task.losses import loss_of
+from fedkin.threads import one_thread
 
 SURE = 1e-7
 """Probabilities are kept this far from 0 where a logarithm is taken."""
@@ -262,16 +263,18 @@ class LearnerNodes:
         reply: dict[str, Tensor] = {}
         for part in parts:
             split = getattr(self.shard.federation, part)
-            table = torch.zeros((len(ids), 2), dtype=torch.float64)
-            names = ("loss", self.task.metric)
+            names = ("loss", *self.task.metric_keys)
+            table = torch.zeros((len(ids), len(names)), dtype=torch.float64)
+            loss = loss_of(self.task)
             for position, k in enumerate(ids):
                 x, y = split[int(k)]
                 if len(x):
                     outputs = torch.from_numpy(self.learners[int(k)].predict(x))
                     if self.task.kind == "classification":
                         outputs = outputs.clamp(min=SURE).log()  # as logits: their softmax is the probabilities
-                    found = metrics(self.task.kind, outputs, torch.as_tensor(y))
-                    table[position] = torch.stack([found[name].double().mean() for name in names])
+                    targets = torch.as_tensor(y)
+                    found = {"loss": float(loss(outputs, targets).double().mean()), **self.task.judge(outputs, targets)}
+                    table[position] = torch.tensor([found[name] for name in names], dtype=torch.float64)
             reply |= {f"{part}_{name}": table[:, column] for column, name in enumerate(names)}
             reply[f"{part}_count"] = torch.from_numpy(split.sizes[ids])
         return reply

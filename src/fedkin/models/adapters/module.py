@@ -11,21 +11,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedkin.errors import FedkinError
+from fedkin.local import steps
 from fedkin.models.adapters import Augmented, Effort, check_outputs
 from fedkin.task import Kind, Task
 
-EPSILON = 1e-8
-
 
 def rmsprop(weights: Tensor, gradient: Tensor, square: Tensor, velocity: Tensor, effort: Effort) -> None:
-    """One RMSprop step in place, as in torch.optim.RMSprop: with weight decay λ, smoothing s and momentum μ
-
-    g ← g + λw,  v ← s·v + (1−s)·g²,  u ← μ·u + g / (√v + ε),  w ← w − γ·u.
-    """
+    """One step of RMSprop in place (`fedkin.local.steps`), after weight decay g ← g + λw."""
     gradient = gradient.add(weights, alpha=effort.weight_decay) if effort.weight_decay else gradient
-    square.mul_(effort.smoothing).addcmul_(gradient, gradient, value=1 - effort.smoothing)
-    velocity.mul_(effort.momentum).addcdiv_(gradient, square.sqrt().add_(EPSILON))
-    weights.add_(velocity, alpha=-effort.rate)
+    steps.rmsprop(weights, gradient, square, velocity, effort.rate, effort.smoothing, effort.momentum)
 
 
 def soft_loss(kind: Kind, outputs: Tensor, targets: Tensor) -> Tensor:
