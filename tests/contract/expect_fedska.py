@@ -13,3 +13,4 @@ OTHER = {
     "mask": 0.6,
 }
 WITH = {"optimiser": {"server_optimiser": "sgd"}}
+SILENT = {"server_momentum": "only 0 is allowed"}

@@ -67,6 +67,8 @@ COMMON_OTHER = {
     "moments": "keep",
     "clip": 0.01,
     "lr_schedule": "cosine:3",
+    "server_optimiser": "adam",
+    "server_momentum": 0.5,
 }
 COMMON_WITH: dict[str, dict[str, Any]] = {"lr_decay_every": {"lr_decay": 0.5}, "moments": {"momentum": 0.5}}
 

@@ -72,6 +72,7 @@ class FedSKA(FedAvg):
     hidden: int = Field(64, ge=1, description="width of the denoiser's layers")
     server_optimiser: Optimiser = Field("sgd", description="of the server's parts: sgd (the paper) or adam (its code)")
     server_lr: float = Field(0.01, gt=0, description="learning rate of the server's parts")
+    server_momentum: float = Field(0.0, ge=0, le=0, description="must be 0: the server's parts have none")
     prior: float = Field(
         0.0, ge=0, le=1, description="share of the given graph in S (default graph: shared labels); the code has 0.9"
     )
@@ -83,6 +84,11 @@ class FedSKA(FedAvg):
         if isinstance(given, dict) and "optimiser" in given and "server_optimiser" not in given:
             raise ValueError("the server's is now server_optimiser, optimiser is the clients'; give both")
         return given
+
+    @property
+    def averages_plainly(self) -> bool:
+        """The server's optimiser is that of its own parts; weights are averaged as they are."""
+        return True
 
     # --- before the first round -----------------------------------------------------------------------------------
 
