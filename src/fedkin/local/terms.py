@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 
@@ -30,13 +29,12 @@ class Term(Protocol):
 
 @dataclass(frozen=True)
 class Clip:
-    """g ← g·min(1, c / ‖g‖), each client's gradient alone."""
+    """g ← g·min(1, c / (‖g‖ + 10⁻⁶)), each client's gradient alone, as torch's clip_grad_norm_."""
 
     norm: float
 
     def add(self, slopes: Tensor, weights: Tensor) -> None:
-        size = slopes.norm(dim=1, keepdim=True)
-        slopes.mul_((self.norm / size.clamp(min=torch.finfo(size.dtype).tiny)).clamp(max=1))
+        slopes.mul_((self.norm / (slopes.norm(dim=1, keepdim=True) + 1e-6)).clamp_(max=1))
 
     def of(self, place: np.ndarray) -> Clip:
         return self

@@ -91,7 +91,8 @@ def focal(
 ) -> Tensor:
     """−Σ_c w_c q_c (1 − p_c)^γ log p_c (Lin et al., Focal Loss for Dense Object Detection, 2017). γ = 0: cross entropy."""
     classes = outputs.shape[1]
-    share = functional.one_hot(targets, classes).to(outputs.dtype) if targets.dim() == 1 else targets
+    codes = torch.arange(classes)  # functional.one_hot cannot be stacked by vmap
+    share = (targets[:, None] == codes).to(outputs.dtype) if targets.dim() == 1 else targets
     share = share * (1 - label_smoothing) + label_smoothing / classes
     logs = functional.log_softmax(outputs, dim=1)
     each = -share * (1 - logs.exp()).clamp(min=1e-12) ** gamma * logs
