@@ -198,6 +198,50 @@ def test_sharding_does_not_matter(
         assert np.allclose(mine, theirs, atol=1e-8, equal_nan=True)
 
 
+LEARNING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "focal, AdamW": (
+        {"loss": "focal:1", "class_weight": [1.0, 2.0, 1.0], "metrics": ["auroc", "f1"]},
+        {"optimiser": "adamw", "moments": "keep", "clip": 1.0, "weight_decay": 0.01},
+    ),
+    "smoothed, RMSprop": (
+        {"label_smoothing": 0.1, "metrics": ["balanced-accuracy", "ece"], "headline": "ece"},
+        {"optimiser": "rmsprop", "lr_schedule": "warm-up:2"},
+    ),
+}
+# Methods that have a loss or a step rule of their own: how they refuse another, and what they are run with.
+OWN_LOSS: dict[str, str] = {
+    "fedrelax": "drop loss, class_weight and label_smoothing",
+    "fedska": "the loss of a mixed part",
+}
+OWN_STEPS: dict[str, dict[str, Any]] = {"scaffold": {"optimiser": "sgd"}, "fedrelax": {"moments": "keep", "clip": None}}
+
+
+@pytest.mark.parametrize("what", LEARNING)
+def test_any_loss_metric_and_optimiser_however_clients_are_sharded(
+    name: str, what: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, how = LEARNING[what]
+    if name in OWN_LOSS:
+        with pytest.raises(FedkinError, match=OWN_LOSS[name]):
+            run(name, federation, rounds=1, **asked)
+        asked = {key: value for key, value in asked.items() if key in ("metrics", "headline")}
+    steps = {**how, "lr": 0.01, **WITH.get((name, "optimiser"), {}), **OWN_STEPS.get(name, {})}
+    if name == "fedrelax":
+        steps["optimiser"] = "rmsprop"
+    together = run(name, federation, make(name, **steps), **asked)
+    key = f"test_{asked.get('headline', asked['metrics'][0]).replace('-', '_')}"
+    assert together.metric == key
+    assert np.isfinite(together.rows).all()
+    assert np.isfinite(together.summary("deployed")["mean"])
+    if name in TOGETHER:
+        return
+    monkeypatch.setitem(engines.ENGINES, "sharded", Scattered)
+    apart = run(name, federation, make(name, **steps), engine="sharded", **asked)
+    assert np.allclose(apart.rows, together.rows, atol=1e-8)
+    mine, theirs = (np.array(each.metrics["post"][key], dtype=float) for each in (apart, together))
+    assert np.allclose(mine, theirs, atol=1e-6, equal_nan=True)
+
+
 def test_global_random_state_is_left_alone(name: str, federation: Federation) -> None:
     torch.manual_seed(5)
     np.random.seed(5)  # noqa: NPY002
