@@ -6,11 +6,11 @@ client from round to round.
 
 from __future__ import annotations
 
-import math
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 Optimiser = Literal["sgd", "adam", "adamw", "rmsprop"]
 EPSILON = 1e-8
@@ -57,22 +57,42 @@ class AdamRule:
         self.state = {"mean": _zeros(like), "square": _zeros(like), "count": count}
 
     def step(self, weights: Tensor, slopes: Tensor) -> None:
-        a, (one, two) = len(weights), self.betas
-        count = self.state["count"][:a].add_(1)
-        mean = self.state["mean"][:a].lerp_(slopes, 1 - one)
-        square = self.state["square"][:a].mul_(two).addcmul_(slopes, slopes, value=1 - two)
+        a = len(weights)
+        count, mean, square = (self.state[name][:a] for name in ("count", "mean", "square"))
+        if bool((count == count[0]).all()) and weights.is_contiguous() and slopes.is_contiguous():
+            self._together(weights, slopes, mean, square, float(count[0]))
+            count.add_(1)
+            return
+        one, two = self.betas
+        count.add_(1)
+        mean.lerp_(slopes, 1 - one)
+        square.mul_(two).addcmul_(slopes, slopes, value=1 - two)
         if self.decay:
             weights.mul_(1 - self.rate * self.decay)
-        first = float(count[0])
-        if bool((count == first).all()):
-            root = math.sqrt(1 - two**first)
-            size = torch.sqrt(square, out=slopes).add_(EPSILON * root)
-            weights.addcdiv_(mean, size, value=-self.rate * root / (1 - one**first))
-        else:
-            roots = (1 - two**count).sqrt()
-            factors = (self.rate * roots / (1 - one**count)).to(weights.dtype)[:, None]
-            size = torch.sqrt(square, out=slopes).add_((EPSILON * roots).to(weights.dtype)[:, None])
-            weights.sub_(torch.div(mean, size, out=size).mul_(factors))
+        roots = (1 - two**count).sqrt()
+        factors = (self.rate * roots / (1 - one**count)).to(weights.dtype)[:, None]
+        size = square.sqrt().add_((EPSILON * roots).to(weights.dtype)[:, None])
+        weights.sub_(torch.div(mean, size, out=size).mul_(factors))
+
+    def _together(self, weights: Tensor, slopes: Tensor, mean: Tensor, square: Tensor, count: float) -> None:
+        """All clients have made as many steps: they are one vector, which torch's Adam moves in a single pass."""
+        adam(
+            [weights],
+            [slopes],
+            [mean],
+            [square],
+            [],
+            [torch.tensor(count)],
+            fused=True,
+            amsgrad=False,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            lr=self.rate,
+            weight_decay=self.decay,
+            eps=EPSILON,
+            maximize=False,
+            decoupled_weight_decay=bool(self.decay),
+        )
 
 
 class RmspropRule:
