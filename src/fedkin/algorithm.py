@@ -244,8 +244,13 @@ class Algorithm(Sgd):
         private = self.private(setting)
         rows = self.received(state, setting)[torch.from_numpy(ids)]
         per_client = {"rows": rows[:, setting.shared_columns(private)] if private else rows, **work.per_client}
-        sgd = self.model_dump(include=set(Sgd.model_fields))
-        shared = {"sgd": sgd, "round": state.round + 1, "private": private, **work.shared, **options}
+        shared = {
+            "sgd": self.told(state.round + 1),
+            "round": state.round + 1,
+            "private": private,
+            **work.shared,
+            **options,
+        }
         return clients.ask(work.task, ids, per_client, shared, bill=bill)
 
     def evaluate(

@@ -12,6 +12,9 @@ OTHER = {
     "tolerance": 0.99,
 }
 SILENT = {
+    "optimiser": "only rmsprop is allowed, the method's own",
+    "moments": "only keep is allowed",
+    "clip": "only unset is allowed",
     "batch_size": "every step uses all samples of a client, as in the paper",
     "update": "exact updates exist for linear regression models; see tests/algorithms/test_fedrelax.py",
     "distil": "acts on trees; see tests/algorithms/test_fedrelax.py",

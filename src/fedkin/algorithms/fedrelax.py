@@ -43,6 +43,9 @@ class FedRelax(Algorithm):
     graph_spec: ClassVar[str | None] = "statistics"
 
     lr: float = Field(0.01, gt=0, description="rate γ of RMSprop")
+    optimiser: Literal["rmsprop"] = Field("rmsprop", description="must be rmsprop, the method's own")
+    moments: Literal["keep"] = Field("keep", description="must be keep: a network goes on where it was")
+    clip: None = Field(None, description="must be unset")
     alpha: float = Field(0.01, ge=0, allow_inf_nan=False, description="strength α of the coupling")
     update: Literal["gradient", "exact"] = Field(
         "gradient", description="RMSprop steps, or linear models in closed form"
@@ -82,6 +85,11 @@ class FedRelax(Algorithm):
         return estimators.of(model, names, task, dtype)
 
     def check(self, setting: Setting) -> None:
+        if not setting.task.plain_loss or setting.task.kind == "multilabel":
+            raise FedkinError(
+                "fedrelax fits models of any kind by cross entropy or squared error; drop loss, class_weight and "
+                "label_smoothing, or take another method"
+            )
         setting.needs_graph(self.name)
 
     def start(self, setting: Setting) -> State:

@@ -57,7 +57,7 @@ def envelope_training(shard: Shard, request: Request, rows: Tensor, counters: Te
     personal = rows.clone()
 
     def work(chunk: Chunk) -> Tensor:
-        common, descent = chunk.weights, chunk.descent()
+        common, rule = chunk.weights, chunk.rule()
         n = common.shape[1]
         own = chunk.rows.clone()
         theta = own[:, :n]
@@ -70,7 +70,7 @@ def envelope_training(shard: Shard, request: Request, rows: Tensor, counters: Te
                 loss = chunk.gradient(own[:a], batch, g, counted)
                 total[:a] += loss if step == 0 else 0
                 theta[:a].sub_(g + lam * (theta[:a] - common[:a]), alpha=personal_lr)
-            descent.step(common[:a], lam * (common[:a] - theta[:a]))
+            rule.step(common[:a], lam * (common[:a] - theta[:a]))
         chunk.rows[:, n:] = own[:, n:]
         personal[chunk.place] = own
         return chunk.per_step(total)

@@ -28,11 +28,11 @@ from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph
 from fedkin.local.kernels.linear import dense_layers
-from fedkin.local.losses import per_sample
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
 from fedkin.models import ModelLike
 from fedkin.run import make_options, prepare
+from fedkin.task.losses import loss_of
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Curvature:
         parameters = dict(module.named_parameters())
         self.weights = [parameters[slot.name] for slot in shard.spec.layout.parameters]
         x, y = shard.train.of(k)
-        loss = per_sample(shard.task.kind, module(x), y).mean()
+        loss = loss_of(shard.task)(module(x), y).mean()
         loss = loss + weight_decay / 2 * sum(w.square().sum() for w in self.weights)
         self._gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, self.weights, create_graph=True)])
 

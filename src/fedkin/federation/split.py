@@ -33,7 +33,7 @@ class Split:
 
     @property
     def sizes(self) -> np.ndarray:
-        """ByPart per client, shape (K,)."""
+        """Samples per client, shape (K,)."""
         return np.diff(self.offsets)
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ def stratified(
 ) -> dict[str, np.ndarray]:
     """Indices of train, validation and test: disjoint, together 0…n−1, each class spread in proportion.
 
-    ByPart are put in an order that spreads every class evenly over [0, 1) and cut at the two fractions, so each part
+    Samples are put in an order that spreads every class evenly over [0, 1) and cut at the two fractions, so each part
     holds its share of every class up to one sample. At least one sample is kept for training.
     """
     position = rng.permutation(n).astype(float)

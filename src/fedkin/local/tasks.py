@@ -23,6 +23,7 @@ from fedkin.local import ahead
 from fedkin.local.mail import Mail
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
+from fedkin.local.terms import Pull, Shift, Term
 from fedkin.local.training import evaluate, train
 
 
@@ -45,21 +46,22 @@ class Request:
         return Request(self.ids[position : position + 1], mine, self.shared, mail)
 
 
-Task = Callable[[Shard, Request], dict[str, Tensor]]
-TASKS: dict[str, Task] = {}
+Answering = Callable[[Shard, Request], dict[str, Tensor]]
+"""What a client task is: a question answered by a shard."""
+TASKS: dict[str, Answering] = {}
 
 
-def client_task(name: str) -> Callable[[Task], Task]:
+def client_task(name: str) -> Callable[[Answering], Answering]:
     """Register a task under a name."""
 
-    def register(function: Task) -> Task:
+    def register(function: Answering) -> Answering:
         TASKS[name] = function
         return function
 
     return register
 
 
-def find_task(name: str) -> Task:
+def find_task(name: str) -> Answering:
     """The task with this name; "package.module:task" imports the module first (a user's own method)."""
     module, _, plain = name.rpartition(":")
     if module:
@@ -142,7 +144,9 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
             question = replace(request, shared={k: v for k, v in request.shared.items() if k not in ASIDE})
             known = ahead.recall(shard, name, question)
             if known is None:
+                shard.moments.clear()
                 trained = function(shard, question, rows, counters)
+                trained = replace(trained, keep={**trained.keep, **shard.moments})
             else:
                 trained, counters = known
             n = shard.spec.layout.n_parameters
@@ -187,19 +191,14 @@ def _commit(shard: Shard, ids: np.ndarray, own: dict[str, Tensor], sound: np.nda
 
 @training_task("train")
 def train_task(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -> Trained:
-    """SGD from the received row, with an optional pull towards an anchor (default: the received row) and a shift."""
+    """Training from the received row, with an optional pull towards an anchor (default: the received row) and a shift."""
     shared, per_client = request.shared, request.per_client
-    trained, loss = train(
-        shard,
-        request.ids,
-        rows,
-        Sgd(**shared["sgd"]),
-        shared["round"],
-        mu=shared.get("mu", 0.0),
-        anchor=per_client.get("anchor"),
-        shift=per_client.get("shift"),
-        counters=counters,
-    )
+    terms: list[Term] = []
+    if shared.get("mu"):
+        terms.append(Pull(shared["mu"], per_client.get("anchor", rows[:, : shard.spec.layout.n_parameters])))
+    if "shift" in per_client:
+        terms.append(Shift(per_client["shift"]))
+    trained, loss = train(shard, request.ids, rows, Sgd(**shared["sgd"]), shared["round"], terms, counters)
     return Trained(trained, loss)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import tomli_w
 
 from fedkin.algorithm import Algorithm
-from fedkin.algorithms import name_of
+from fedkin.algorithms import get, name_of
 from fedkin.errors import FedkinError
 from fedkin.files import plain, versions
 from fedkin.graphs import ClientGraph
@@ -41,7 +41,7 @@ def refuse_other_settings(out: Path | None, config: Mapping[str, Any], graph: Cl
     stored = tomllib.loads((out / "config.toml").read_text())
     ours = tomllib.loads(tomli_w.dumps(config))
     for section in ("data", "model", "algorithm", "run"):
-        before, now = stored.get(section, {}), ours[section]
+        before, now = {**_unset(section, config), **stored.get(section, {})}, ours[section]
         for key in sorted({*before, *now}):
             if before.get(key) != now.get(key):
                 was, wanted = before.get(key, "unset"), now.get(key, "unset")
@@ -51,6 +51,18 @@ def refuse_other_settings(out: Path | None, config: Mapping[str, Any], graph: Cl
     kept = ClientGraph.load(out / "graph.npz") if (out / "graph.npz").exists() else None
     if kept != graph:
         raise FedkinError(f"{out} holds a run with another graph; choose another --out")
+
+
+def _unset(section: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of a section: what older versions did not write was at its default."""
+    if section == "run":
+        fields = Options.model_fields
+    elif section == "algorithm":
+        fields = get(str(config["algorithm"]["name"])).model_fields
+    else:
+        return {}
+    given = {name: field.default for name, field in fields.items() if not field.is_required()}
+    return dict(_without_none(plain(given)))
 
 
 def _without_none(value: Any) -> Any:

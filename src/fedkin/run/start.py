@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedkin.run.callbacks import Callback
 from fedkin.run.loop import Run
 from fedkin.run.options import Options, make_options
 from fedkin.streams import Streams
+from fedkin.task.choice import chosen
 
 
 def prepare(
@@ -35,9 +37,18 @@ def prepare(
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """A run on clients whose data are in this process, or shared from it by the engine."""
+    federation = asked(federation, options)
     spec = algorithm.model_spec(model, federation.names, federation.task, getattr(torch, options.dtype))
     engine = options.engine, federation, spec, Streams(options.seed), options.workers, options.engine_options
     return Run(federation.roster(), connect(*engine), spec, algorithm, options, graph, out, callbacks)
+
+
+def asked(federation: Federation, options: Options) -> Federation:
+    """The federation with the loss and metrics that the options ask for; what does not fit its task is refused."""
+    if not any(options.learning.values()):
+        return federation
+    counts = federation.class_counts()
+    return replace(federation, task=chosen(federation.task, **options.learning, counts=counts))
 
 
 def begin(
@@ -71,7 +82,7 @@ def train(
 
     `model` is a callable that returns an nn.Module, or the name of a built-in network ("mlp"); `algorithm` an object from
     `fedkin.algorithms` or a name; `graph` a ClientGraph, a builder ("knn:5") or a file; `out` a directory for
-    checkpoints and the result. `options` are the fields of `Options`: fraction, eval_every, dtype, …
+    checkpoints and the result. `options` are the fields of `Options`: loss, metrics, headline, fraction, eval_every, …
 
     >>> from fedkin import data, train
     >>> federation = data.load("digits", clients=5, partition="dirichlet:0.3", seed=0)
@@ -90,10 +101,11 @@ def resume(
     algorithm: Algorithm | None = None,
     callbacks: Sequence[Callback] = (),
     rounds: int | None = None,
+    loss: Any = None,
 ) -> Result:
     """Go on with an interrupted run from its last good checkpoint; the numbers are those of an uninterrupted run.
 
-    A federation, model or algorithm of the user's own must be given again; named ones are built from config.toml.
+    A federation, model, algorithm or loss of the user's own must be given again; named ones are built from config.toml.
     `rounds` extends the run.
     """
     out = Path(directory)
@@ -124,6 +136,9 @@ def resume(
         algorithm = algorithms.make(parameters.pop("name"), parameters)
     graph = ClientGraph.load(out / "graph.npz") if "file" in config["graph"] else None
     settings = {**config["run"], **({} if rounds is None else {"rounds": rounds})}
+    settings |= {} if loss is None else {"loss": loss}
+    if str(settings.get("loss")).startswith(OWN_FUNCTION):
+        raise FedkinError(f"{out} was trained with a loss of your own; pass it: resume(dir, loss=…)")
     run = prepare(federation, model, algorithm, make_options(**settings), graph, out, callbacks)
     run.take_up()
     return run.run()
