@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 from fedkin.algorithms.pfedbayes import PFedBayes, divergence, divergence_slopes
 from fedkin.errors import FedkinError
-from fedkin.local.steps import AdamRule
+from fedkin.steps import AdamRule
 
 SETTINGS = {"lr": 0.02, "batch_size": 6, "zeta": 0.7, "inner_steps": 2, "rho": -2.0}
 

@@ -23,10 +23,10 @@ from fedkin.local.oracle import torchs, train_by_loop
 from fedkin.local.schedules import schedule
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
-from fedkin.local.steps import AdamRule, step_rule
 from fedkin.local.terms import Clip, Mask, Pull
 from fedkin.local.training import train
 from fedkin.models import ModelSpec
+from fedkin.steps import AdamRule, step_rule
 from fedkin.streams import Streams
 from fedkin.task.choice import chosen
 

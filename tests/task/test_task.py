@@ -17,6 +17,7 @@ from fedkin.algorithms import FedAvg, FedRelax
 from fedkin.couplings.server_step import server_step
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
+from fedkin.run import make_options
 from fedkin.task import Forecast, Task
 from fedkin.task.choice import chosen
 from fedkin.task.losses import LOSSES, focal, loss_of
@@ -222,6 +223,13 @@ def test_what_was_asked_is_written_down_and_taken_up(tmp_path: Path) -> None:
     resumed = fedkin.resume(tmp_path / "run", sites(), rounds=4)
     assert np.array_equal(resumed.rows, whole.rows)
     assert fedkin.load(tmp_path / "run").task == resumed.task == whole.task
+
+
+def test_a_metric_may_be_one_name_or_a_registered_function() -> None:
+    for asked in ("auroc", ["auroc"], [METRICS["auroc"].function]):
+        assert make_options(metrics=asked).metrics == ("auroc",)
+    with pytest.raises(FedkinError, match="'once' is not registered"):
+        make_options(metrics=[once])
 
 
 def test_a_loss_of_ones_own_must_be_given_again(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from fedkin.couplings import Average
 from fedkin.errors import FedkinError
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
-from fedkin.local.steps import Optimiser
 from fedkin.local.tasks import Request, Trained, training_task
 from fedkin.local.training import Chunk, train_chunks
+from fedkin.steps import Optimiser
 
 
 class PFedBayes(Algorithm):

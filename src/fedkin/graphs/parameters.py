@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkin.local.steps import step_rule
+from fedkin.steps import step_rule
 
 Optimiser = Literal["sgd", "adam"]
 

@@ -18,8 +18,8 @@ from fedkin.local.kernels import Kernel
 from fedkin.local.noise import Noise
 from fedkin.local.sgd import Sgd, descend
 from fedkin.local.shard import Samples, Shard
-from fedkin.local.steps import Rule
 from fedkin.local.terms import Term
+from fedkin.steps import Rule
 from fedkin.task import Task
 from fedkin.task.losses import loss_of, mse
 

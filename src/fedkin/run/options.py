@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedkin.errors import FedkinError, first_fault, unknown
 
@@ -50,8 +50,16 @@ class Options(BaseModel):
         None, description="how much a class counts in the loss: balanced, one weight per class, or by label"
     )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of a label that is spread over all classes")
-    metrics: tuple[Any, ...] = Field((), description="how predictions are judged, for example auroc, f1, brier")
+    metrics: tuple[str, ...] = Field((), description="how predictions are judged, for example auroc, f1, brier")
     headline: str | None = Field(None, description="the metric that tables speak of (default: the first)")
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _by_name(cls, asked: Any) -> Any:
+        """One name, several, or functions that are registered."""
+        from fedkin.task.choice import name_of
+
+        return tuple(map(name_of, asked)) if isinstance(asked, list | tuple) else (name_of(asked),)
 
     @property
     def learning(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def chosen(
     """The same targets, learned and judged as asked; `counts` (C,) are the federation's training samples per class."""
     if isinstance(loss, str) and loss.startswith(OWN_FUNCTION):
         raise FedkinError(f"loss: {loss.removeprefix(OWN_FUNCTION)} was a function of your own; pass it again: loss=…")
-    names = tuple(_name(entry) for entry in metrics)
+    names = tuple(map(name_of, metrics))
     task = replace(
         task,
         loss=loss or task.loss,
@@ -40,7 +40,7 @@ def chosen(
     return task
 
 
-def _name(entry: Any) -> str:
+def name_of(entry: Any) -> str:
     """A metric by its name, also where its registered function is given."""
     if isinstance(entry, str):
         return entry

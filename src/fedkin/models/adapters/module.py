@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedkin import steps
 from fedkin.errors import FedkinError
-from fedkin.local import steps
 from fedkin.models.adapters import Augmented, Effort, check_outputs
 from fedkin.task import Task
 from fedkin.task.losses import loss_of
 
 
 def rmsprop(weights: Tensor, gradient: Tensor, square: Tensor, velocity: Tensor, effort: Effort) -> None:
-    """One step of RMSprop in place (`fedkin.local.steps`), after weight decay g ← g + λw."""
+    """One step of RMSprop in place (`fedkin.steps`), after weight decay g ← g + λw."""
     gradient = gradient.add(weights, alpha=effort.weight_decay) if effort.weight_decay else gradient
     steps.rmsprop(weights, gradient, square, velocity, effort.rate, effort.smoothing, effort.momentum)
 
