@@ -196,7 +196,7 @@ def _unfit(
                 raise
             yield method.name, str(problem).removeprefix(f"{method.name}: ")
         else:
-            run.clients.close()
+            run.close()
             run.refuse_other_settings()
 
 
@@ -204,7 +204,7 @@ def _kept_or_trained(run: Run) -> Result:
     """The result from the run's folder, if it is finished there; else go on from where it stopped."""
     kept = run.kept()
     if kept is not None:
-        run.clients.close()
+        run.close()
         return kept
     run.take_up()
     return run.run()
