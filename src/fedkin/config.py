@@ -230,6 +230,8 @@ def _data(layers: Sequence[Layer]) -> NamedData | Table:
         found |= new
     if "name" not in found:
         raise FedkinError("no data; name a set with --data (see fedkin data list) or a table of your own with --csv")
+    if not isinstance(found["name"], str):
+        raise FedkinError(f"[data] name is {found['name']!r}; it must be text, the name of a data set")
     kind = Table if found["name"] == "csv" else NamedData
     if kind is Table:
         for key in ("client", "target"):

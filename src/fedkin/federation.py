@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedkin.errors import FedkinError, unknown
+from fedkin.given import as_array, as_classes, check_fractions, hold_texts
 from fedkin.streams import Streams
 from fedkin.task import Kind, Task
 
@@ -150,11 +151,7 @@ class Federation:
         """
         if not isinstance(clients, Mapping) or not clients:
             raise FedkinError("from_arrays needs a mapping {client name: (X, y)} with at least one client")
-        for name, fraction in (("test_fraction", test_fraction), ("validation_fraction", validation_fraction)):
-            if not 0 <= fraction < 1:
-                raise FedkinError(f"{name} is {fraction}; it must be at least 0 and below 1")
-        if test_fraction + validation_fraction >= 1:
-            raise FedkinError("test_fraction and validation_fraction leave nothing to train on; their sum must be < 1")
+        check_fractions(test_fraction, validation_fraction)
         names = tuple(str(name) for name in clients)
         given = [_read(name, value) for name, value in zip(names, clients.values())]
         shape = _common_shape(names, given)
@@ -335,7 +332,9 @@ def _read(name: str, value: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     for part, pair in pairs.items():
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise FedkinError(f"client {name!r}: expected a pair (X, y), got {type(pair).__name__}")
-        x, y = np.asarray(pair[0]), np.asarray(pair[1])
+        x, y = as_array(name, "X", pair[0]), as_array(name, "y", pair[1])
+        if not x.ndim or not y.ndim:
+            raise FedkinError(f"client {name!r}: X and y need one entry per sample; got a single value")
         if x.dtype.kind not in "biuf":
             raise FedkinError(f"client {name!r}: X holds {x.dtype}, not numbers; encode it first")
         if x.ndim == 1:
@@ -396,8 +395,16 @@ def _targets(
                 raise FedkinError(f"client {name!r}: class labels must be one per sample, got shape {y.shape}")
             if y.dtype.kind == "f" and not np.isfinite(y).all():
                 raise FedkinError(f"client {name!r}: y has missing targets; drop these rows")
+    texts = {
+        y.dtype.kind in "US" or hold_texts(name, y)
+        for name, data in zip(names, given)
+        for _, y in data.values()
+        if len(y)
+    }
+    if len(texts) > 1:
+        raise FedkinError("some labels are text, others numbers; convert them to one kind")
     seen = np.unique(np.concatenate([np.unique(y) for data in given for _, y in data.values()]))
-    known = np.asarray(list(classes)) if classes is not None else seen
+    known = as_classes(classes, texts == {True}) if classes is not None else seen
     order = np.argsort(known, kind="stable")
 
     def as_codes(name: str, y: np.ndarray) -> np.ndarray:

@@ -73,6 +73,8 @@ def _sets() -> dict[str, DataSet]:
 
 def get(name: str) -> DataSet:
     """The data set of this name; near matches if there is none."""
+    if not isinstance(name, str):
+        raise FedkinError(f"a data set is named by text, not by {name!r}")
     if name not in _sets():
         raise unknown("data set", name, _sets())
     return _sets()[name]

@@ -65,6 +65,8 @@ class Shard:
         """After a restart: clients, (clients,) bool, that had no private state of this name when it was saved."""
         self.objects: dict[str, Any] = {}
         """What is no tensor (estimators): never saved, built again from private state after a restart."""
+        self.privacy_limit: tuple[float, float] | None = None
+        """(ε, δ) that each client may spend on noisy answers in all; None: they are only added up (`privacy_spent`)."""
         self.workers = workers or len(os.sched_getaffinity(0))
         self._kernels: SimpleQueue[Kernel] = SimpleQueue()
         for _ in range(self.workers):

@@ -382,10 +382,9 @@ class Run:
         state, private, progress = checkpoint.read(path)
         for name in ("rows", "influence"):
             ours, theirs = (s.arrays.get(name) for s in (self.state, state))
-            if ours is not None and (theirs is None or (theirs.shape, theirs.dtype) != (ours.shape, ours.dtype)):
-                raise FedkinError(
-                    f"{path} does not fit this run: its {name} differ in shape or type; start the run again"
-                )
+            lost = theirs is None and name == "rows"
+            if ours is not None and (lost or (theirs is not None and theirs.shape != ours.shape)):
+                raise FedkinError(f"{path} does not fit this run: its {name} have another shape; start the run again")
         self.state = self._owning(state)
         try:
             self.clients.restore(private)
