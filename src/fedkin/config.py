@@ -224,14 +224,14 @@ def _data(layers: Sequence[Layer]) -> NamedData | Table:
     found: dict[str, Any] = {}
     for layer in layers:
         new = layer.get("data", {})
+        if not isinstance(new.get("name", ""), str):
+            raise FedkinError(f"[data] name is {new['name']!r}; it must be text, the name of a data set")
         if "name" in new and new["name"] != found.get("name"):
             common = (Table if new["name"] == "csv" else NamedData).model_fields
             found = {key: value for key, value in found.items() if key in common}
         found |= new
     if "name" not in found:
         raise FedkinError("no data; name a set with --data (see fedkin data list) or a table of your own with --csv")
-    if not isinstance(found["name"], str):
-        raise FedkinError(f"[data] name is {found['name']!r}; it must be text, the name of a data set")
     kind = Table if found["name"] == "csv" else NamedData
     if kind is Table:
         for key in ("client", "target"):

@@ -74,8 +74,9 @@ def _table(path: str) -> pd.DataFrame:
             )
     except ImportError:
         raise FedkinError(f"{path}: Parquet files need pyarrow: pip install 'fedkin[parquet]'") from None
-    except (OSError, ValueError, OverflowError) as error:
-        raise FedkinError(f"{path}: cannot be read as an edge list: {error}") from None
+    except Exception as error:  # a damaged file makes the libraries that read it raise anything at all
+        first = str(error).strip().split("\n")[0]
+        raise FedkinError(f"{path}: cannot be read as an edge list: {first}") from None
 
 
 def _edges_of(path: str, arrays: dict[str, np.ndarray]) -> pd.DataFrame:
