@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from fedkin import Federation, data
+from fedkin import Federation, algorithms, data
 from fedkin.algorithms import FedRelax, FedSKA
 from fedkin.run import make_options, prepare
 
@@ -42,6 +43,11 @@ def test_the_server_of_fedska_solves_for_every_clients_label_shares() -> None:
         chance = torch.softmax(weight @ guides[k, 0] + bias, dim=0)
         shares = chance - torch.linalg.lstsq(weight.T, gradient[k, 0][:, None]).solution.ravel()
         assert np.allclose(shares.numpy(), counts[k] / counts[k].sum(), atol=1e-9)
+
+
+def test_the_page_speaks_of_every_method() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    assert [name for name in algorithms.names() if f"`{name}`" not in page] == []
 
 
 def public_points(federation: Federation, **parameters: Any) -> torch.Tensor:

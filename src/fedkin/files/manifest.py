@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedkin.errors import FedkinError
 from fedkin.files.atomic import Bytes, append, part_of, put_in_place, sync_folder, write_atomic, written
-from fedkin.files.plain import read_json
+from fedkin.files.text import read_json
 
 MANIFEST = "manifest.json"
 TENSORS, GROWS = ".safetensors", ".jsonl"

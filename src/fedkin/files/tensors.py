@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedkin.errors import FedkinError
 from fedkin.files.atomic import Bytes, write_atomic
-from fedkin.files.plain import plain, read_json
+from fedkin.files.text import plain, read_json
 
 Write = Callable[[Path, Bytes | Iterable[Bytes]], None]
 """How a file is written: `write_atomic`, or `Batch.write` for files that change together."""
