@@ -6,7 +6,7 @@ PARAMETERS = {"alpha": 0.5, "public_size": 4}
 OTHER = {
     "inner_steps": 3,
     "weight": "alpha",
-    "public": "normal",
+    "public": "uniform",
     "public_size": 2,
     "smoothing": 0.5,
     "tolerance": 0.99,

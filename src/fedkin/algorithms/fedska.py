@@ -41,8 +41,8 @@ class FedSKA(FedAvg):
                    E_g steps:  H^g = S (H^c W + b);  client k gets h_k^g and tells ∂l_k/∂h_k^g, l_k the loss of its
                                classifier on h_k^g with its own labels;  the server moves W and b down Σ_k ∂l_k
 
-    This is split learning: the server sees features and gradients with respect to them, never a sample or a label. It
-    keeps the last features of clients that sit out a round; the graph joins those that have sent some. In round 1 there
+    This is split learning: the server sees features and gradients with respect to them instead of samples. From these it
+    can solve for a client's label shares, or with aligned features for single labels (docs/privacy.md). It keeps the last features of clients that sit out a round; the graph joins those that have sent some. In round 1 there
     is no h^g yet and training is plain. c = 0 is FedAvg whose clients deploy the model after local training (FedAvgFT),
     beside which the graph is learned all the same. `result.learned_graph()` is the graph.
 

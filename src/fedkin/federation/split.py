@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedkin.errors import FedkinError
+from fedkin.federation.given import check_fractions
 from fedkin.streams import Streams
 
 PARTS = ("train", "validation", "test")
@@ -66,11 +66,7 @@ class Holdout:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, fraction in (("test_fraction", self.test), ("validation_fraction", self.validation)):
-            if not 0 <= fraction < 1:
-                raise FedkinError(f"{name} is {fraction}; it must be at least 0 and below 1")
-        if self.test + self.validation >= 1:
-            raise FedkinError("test_fraction and validation_fraction leave nothing to train on; their sum must be < 1")
+        check_fractions(self.test, self.validation)
 
     def indices(self, client: str, n: int, labels: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Which of a client's n samples go where: {part: sorted indices}, drawn by seed and client name alone.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 
 from fedkin.errors import FedkinError
+from fedkin.federation.given import as_classes, hold_texts
 from fedkin.federation.reading import ByPart
 from fedkin.task import Kind, Task, check_kind
 
@@ -85,8 +86,12 @@ def _known_classes(names: Sequence[str], given: Sequence[ByPart], classes: Seque
                 raise FedkinError(f"client {name!r}: class labels must be one per sample, got shape {y.shape}")
             if y.dtype.kind == "f" and not np.isfinite(y).all():
                 raise FedkinError(f"client {name!r}: y has missing targets; drop these rows")
-    seen = np.unique(np.concatenate([np.unique(y) for own in given for _, y in own.values()]))
-    known = np.asarray(list(classes)) if classes is not None else seen
+    labels = [(name, y) for name, own in zip(names, given) for _, y in own.values() if len(y)]
+    texts = {y.dtype.kind in "US" or hold_texts(name, y) for name, y in labels}
+    if len(texts) > 1:
+        raise FedkinError("some labels are text, others numbers; convert them to one kind")
+    seen = np.unique(np.concatenate([np.unique(y) for _, y in labels]))
+    known = as_classes(classes, texts == {True}) if classes is not None else seen
     if len(known) < 2:
         raise FedkinError(f"all clients hold the single class {known.tolist()}; classification needs at least two")
     return known

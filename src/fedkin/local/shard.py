@@ -57,6 +57,8 @@ class Shard:
         """What is no tensor (estimators): never saved, built again from private state after a restart."""
         self.moments: dict[str, Tensor] = {}
         """What the step rules of the training under way remember, one row per asked client (`moments="keep"`)."""
+        self.privacy_limit: tuple[float, float] | None = None
+        """(ε, δ) that each client may spend on noisy answers in all; None: they are only added up (`privacy_spent`)."""
         self.workers = workers or len(os.sched_getaffinity(0))
         self._kernels: SimpleQueue[Kernel] = SimpleQueue()
         for _ in range(self.workers):

@@ -25,6 +25,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.terms import Pull, Shift, Term
 from fedkin.local.training import evaluate, train
+from fedkin.privacy.noise import spend
 
 
 @dataclass(frozen=True)
@@ -228,14 +229,22 @@ def cross_evaluate_task(shard: Shard, request: Request) -> dict[str, Tensor]:
 def statistics_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Mean, variance, skewness and kurtosis of every input feature of the training samples, (k, 4, M).
 
-    shared: nothing, or epsilon, delta, low and high to have them with noise (see `noisy_moments`).
+    shared: nothing, or epsilon, delta, low and high to have them with noise (see `noisy_moments`). The noise is the
+    client's own secret, so two runs differ. The same question gets the same answer as before; any other one spends.
     """
+    answers: dict[tuple[Any, ...], np.ndarray] = shard.objects.setdefault("noisy statistics", {})
 
     def told(k: int) -> np.ndarray:
         x = shard.train.of(k)[0].numpy()
         if not request.shared:
             return moments(x)
-        return noisy_moments(x, generator=shard.streams.generator("statistics", shard.names[k]), **request.shared)
+        question = shard.names[k], *sorted(request.shared.items())
+        if question not in answers:
+            spent = shard.private("privacy_spent", lambda: torch.zeros(2, dtype=torch.float64))[k]
+            cost = request.shared["epsilon"], request.shared["delta"]
+            spend(spent, *cost, shard.privacy_limit, shard.names[k])
+            answers[question] = noisy_moments(x, **request.shared)
+        return answers[question]
 
     found = [told(k) for k in request.ids]
     return {"statistics": torch.from_numpy(np.stack(found))}

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fedkin.errors import FedkinError, first_fault, unknown
+from fedkin.errors import FedkinError, first_fault, refuse_truth_values, unknown
 
 
 class Options(BaseModel):
@@ -80,6 +80,7 @@ def make_options(**values: Any) -> Options:
     for key in values:
         if key not in Options.model_fields:
             raise unknown("run option", key, list(Options.model_fields))
+    refuse_truth_values("run", Options, values)
     try:
         return Options(**values)
     except ValidationError as problem:
