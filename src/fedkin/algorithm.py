@@ -28,7 +28,8 @@ from fedkin.task import Task
 
 Deploys = Literal["received", "trained", "validated"]
 """What a client would put to use: the model it received, the model after local training, or whichever has the smaller
-loss on its validation samples (after local training where it has none). Never chosen on test samples."""
+loss on validation samples, its own and, with the weight of ten, those of all clients (after local training where there are
+none). Never chosen on test samples."""
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,10 @@ from scipy.optimize import LinearConstraint, minimize
 
 from fedkin.clients import Clients
 from fedkin.portfolio.evidence import ERRORS, GAINS, GATHER, SHARES, TEMPER
+from fedkin.run.deployed import PSEUDO_SAMPLES
 
 KAPPA = 10.0
 """How many samples the pooled weights count for in a client's own."""
-PSEUDO = 10.0
-"""How many samples the federation's mean gain counts for in a client's own."""
 SMALLEST = 0.05
 """Members with less weight are dropped."""
 TEMPERATURES = np.geomspace(0.25, 8.0, 26)
@@ -213,4 +212,6 @@ def shrunken(
     n = np.maximum(count, 1)
     own = gain / n
     spread = np.sqrt(np.maximum(square / n - own**2, 0) / n)
-    return (effective * own + PSEUDO * mean) / (effective + PSEUDO), spread * effective / (effective + PSEUDO)
+    return (effective * own + PSEUDO_SAMPLES * mean) / (effective + PSEUDO_SAMPLES), spread * effective / (
+        effective + PSEUDO_SAMPLES
+    )

@@ -27,15 +27,28 @@ def per_client_metrics(
     return table
 
 
-def choose_trained(deploys: str, metrics: Mapping[str, Mapping[str, list[float]]]) -> np.ndarray:
-    """Which clients deploy the model after local training, (K,) bool. Validation loss may decide, test data never."""
+PSEUDO_SAMPLES = 10.0
+"""How many samples the federation's mean gain counts for in a client's own."""
+
+
+def choose_trained(deploys: str, metrics: Mapping[str, Mapping[str, list[float]]], count: np.ndarray) -> np.ndarray:
+    """Which clients deploy the model after local training, (K,) bool. Validation loss may decide, test data never.
+
+    A client's own gain g_i on its n_i = `count` validation samples is drawn to the federation's mean gain ḡ as if that
+    were ten more samples, (n_i g_i + 10 ḡ)/(n_i + 10): a handful of samples says little, all of them together much.
+    """
     clients = len(next(iter(metrics["pre"].values())))
     if deploys != "validated":
         return np.full(clients, deploys == "trained")
     if "validation_loss" not in metrics["pre"]:
         return np.full(clients, True)
-    before, after = (np.array(metrics[when]["validation_loss"]) for when in ("pre", "post"))
-    return ~(before < after)
+    before, after = (np.array(metrics[when]["validation_loss"], dtype=float) for when in ("pre", "post"))
+    own = before - after
+    told = np.isfinite(own)
+    mean = float(own[told].mean()) if told.any() else 0.0
+    weight = np.where(told, count, 0)
+    shrunken = (weight * np.where(told, own, 0) + PSEUDO_SAMPLES * mean) / (weight + PSEUDO_SAMPLES)
+    return ~(shrunken < 0)
 
 
 def whole_models(replies: Replies, state: State, setting: Setting) -> tuple[Tensor, Tensor]:

@@ -248,7 +248,7 @@ class Run:
         parts, clients, spec = self._parts(), len(self.setting), self.setting.spec
         found = {when: whole_models(replies, self.state, self.setting) for when, replies in self.final.items()}
         metrics = {w: per_client_metrics(r.ids, r.arrays, clients, parts) for w, r in self.final.items()}
-        trained = choose_trained(self.algorithm.deploys, metrics)
+        trained = choose_trained(self.algorithm.deploys, metrics, self.roster.validation)
         metrics["deployed"] = {
             key: np.where(trained, metrics["post"][key], metrics["pre"][key]).tolist() for key in metrics["pre"]
         }
