@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BIN    := .venv/bin
+CORE   := .venv/.core
 READY  := .venv/.ready
 
 # Tests run in two processes; one thread each, so that they do not fight over the cores.
@@ -10,7 +11,8 @@ JOBS     ?= 2
 
 .PHONY: demo test test-slow test-engines test-faults lint bench bench-peers clean
 
-demo: $(READY)
+# The demo needs no Ray, Flower or Keras.
+demo: $(CORE)
 	$(BIN)/fedkin demo
 
 test: lint
@@ -41,9 +43,13 @@ bench-peers: $(READY)
 	$(BIN)/python benchmarks/peers.py $(QUICK)
 
 # torch first and pinned, so that no other package pulls a build of its own.
-$(READY): pyproject.toml constraints.txt
+$(CORE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(READY): $(CORE)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
