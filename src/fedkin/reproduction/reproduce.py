@@ -38,7 +38,9 @@ class Reproduction:
         """What is reported; where no seed is kept, with the reason. Nothing is imported to find it: to show is quick."""
         kept = {(cell.row, cell.column) for cell in self.cells if cell.key in self.kept.records}
         lacking = [cell for cell in self.cells if (cell.row, cell.column) not in kept]
-        return summary_of(self.measured, missing(lacking, code=False) | self.missing)
+        places = {name for cell in lacking for name in (cell.row, cell.column)}
+        planned = {name: reason for name, reason in self.missing.items() if name in places}
+        return summary_of(self.measured, planned | missing(lacking, code=False))
 
     @property
     def picture(self) -> Path:
