@@ -65,7 +65,7 @@ class Late(Exception):
 def within(limit: float, function: Callable[..., Any], *args: Any) -> Any:
     """What `function` of a module answers in a fresh process of its own; `Late` after so many seconds.
 
-    Whatever it has started (workers, Ray) belongs to its session and is ended with it.
+    What a late one has started (workers, Ray) belongs to its session and is ended with it.
     """
     ours, theirs = FRESH.Pipe()
     process = FRESH.Process(target=_answer, args=(theirs, function, args))
@@ -79,7 +79,8 @@ def within(limit: float, function: Callable[..., Any], *args: Any) -> Any:
     except EOFError:
         answer, fault = None, f"{function.__name__} ended without an answer"
     finally:
-        _end(process)
+        if process.is_alive():
+            _end(process)
     if fault:
         raise RuntimeError(fault)
     return answer
