@@ -19,6 +19,7 @@ import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -108,7 +109,11 @@ def influence_share(clients: int, model: str, rounds: int) -> dict[str, object]:
     return {"clients": clients, "model": model, "round": float(np.median(whole)), "influence": share}
 
 
-def measure(name: str, graph: ClientGraph, columns: int, repeats: int, soft: float | None) -> list[dict[str, object]]:
+GRAPHS = {"random": random_graph, "nearby": nearby_graph, "ordered": ordered_graph}
+
+
+def measure(name: str, clients: int, columns: int, repeats: int, soft: float | None) -> list[dict[str, object]]:
+    graph = GRAPHS[name](clients, 10)
     rows = torch.randn(len(graph), columns, generator=torch.Generator().manual_seed(0))
     target = torch.zeros_like(rows)
     step = LaplacianStep(graph, 0.01)
@@ -138,6 +143,7 @@ def measure(name: str, graph: ClientGraph, columns: int, repeats: int, soft: flo
             "ratio": value / seconds["copy"],
             "products": used[operation],
             "ratio_per_product": value / seconds["copy"] / max(used[operation], 1.0),
+            "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         }
         for operation, value in seconds.items()
     ]
@@ -162,12 +168,18 @@ def main() -> None:
     many, repeats = (10_000, 2) if options.quick else (100_000, 5)
     filtered = ("nearby",) if options.quick else ("random", "nearby")
     records: list[dict[str, object]] = []
-    for name, make in (("random", random_graph), ("nearby", nearby_graph), ("ordered", ordered_graph)):
-        records += measure(name, make(many, 10), 1_000, repeats, soft=0.005 if name in filtered else None)
-        records += measure(name, make(10 * many, 10), 100, repeats, soft=None)
-    dense = [dense_filter(clients, 10_000, repeats) for clients in ((300,) if options.quick else (300, 3_000))]
-    shares = [influence_share(k, "mlr", 12) for k in ((100, 1_000) if options.quick else (100, 1_000, 1_500))]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+    def case(function: Callable[..., Any], *args: object) -> Any:
+        return timing.case(f"{function.__name__} {args}", options.limit, function, *args)
+
+    for name in GRAPHS:
+        soft = 0.005 if name in filtered else None
+        records += case(measure, name, many, 1_000, repeats, soft) or []
+        records += case(measure, name, 10 * many, 100, repeats, None) or []
+    dense = [case(dense_filter, clients, 10_000, repeats) for clients in ((300,) if options.quick else (300, 3_000))]
+    shares = [case(influence_share, k, "mlr", 12) for k in ((100, 1_000) if options.quick else (100, 1_000, 1_500))]
+    dense, shares = [found for found in dense if found], [found for found in shares if found]
+    peak = max((float(str(record["peak_gib"])) for record in records), default=0.0)
     print(
         f"{'graph':8}{'clients':>10}{'columns':>9}  {'operation':24}{'ms':>9}{'÷ copy':>9}{'products':>10}{'÷ product':>11}"
     )

@@ -30,9 +30,8 @@ def make_federation(clients: int) -> Federation:
     return Federation.from_arrays(data, classes=[0, 1, 2], test_fraction=0)
 
 
-def main() -> None:
-    options = timing.parsed(timing.parser("engines", __doc__, quick="fewer repeats"))
-    clients = 1000
+def measure(clients: int, repeats: int) -> dict[str, float]:
+    """Seconds of a round, per engine."""
     federation = make_federation(clients)
     spec = ModelSpec.of("mlr", federation.task, torch.float32)
     rows = spec.initial_row(Streams(0)).expand(clients, -1).contiguous()
@@ -43,9 +42,16 @@ def main() -> None:
         engine.ask("train", np.arange(clients), {"rows": rows}, shared)
 
     tasks = {name: lambda engine=engine: round_on(engine) for name, engine in engines.items()}
-    seconds = timing.medians(tasks, repeats=5 if options.quick else 30)
+    seconds = timing.medians(tasks, repeats)
     for engine in engines.values():
         engine.close()
+    return seconds
+
+
+def main() -> None:
+    options = timing.parsed(timing.parser("engines", __doc__, quick="fewer repeats"))
+    clients = 1000
+    seconds = timing.case("1,000 clients", options.limit, measure, clients, 5 if options.quick else 30) or {}
     records = []
     for name, value in seconds.items():
         each = 1000 * value / clients

@@ -81,13 +81,8 @@ def batched(federation: Federation, iterations: int) -> np.ndarray:
     return fedkin.train(federation, "linear", FedRelax(alpha=ALPHA), **run).rows
 
 
-def main() -> None:
-    parser = timing.parser("fedrelax", __doc__, quick="50 iterations, one of the loop")
-    parser.add_argument("--iterations", type=int, default=500)
-    parser.add_argument("--loop-iterations", type=int, default=3, help="iterations of the loop that are timed")
-    options = timing.parsed(parser)
-    if options.quick:
-        options.iterations, options.loop_iterations = 50, 1
+def measure(iterations: int, loop_iterations: int) -> tuple[float, dict[str, float], float]:
+    """Seconds of fedkin and of the loops, and how far they end apart after two iterations."""
     federation = data.load("clusters", clients=150, dimension=100, noise=0.0, seed=0)
     start = batched(federation, 0)
     same = np.abs(batched(federation, 2) - plain_loop(federation, start, 2)).max()
@@ -95,11 +90,26 @@ def main() -> None:
     loops = {}
     for loop in (plain_loop, careful_loop):
         began = time.perf_counter()
-        loop(federation, start, options.loop_iterations)
-        loops[loop.__name__] = (time.perf_counter() - began) / options.loop_iterations * options.iterations
+        loop(federation, start, loop_iterations)
+        loops[loop.__name__] = (time.perf_counter() - began) / loop_iterations * iterations
     began = time.perf_counter()
-    batched(federation, options.iterations)
+    batched(federation, iterations)
     ours = time.perf_counter() - began
+    return ours, loops, float(same)
+
+
+def main() -> None:
+    parser = timing.parser("fedrelax", __doc__, quick="50 iterations, one of the loop")
+    parser.add_argument("--iterations", type=int, default=500)
+    parser.add_argument("--loop-iterations", type=int, default=3, help="iterations of the loop that are timed")
+    options = timing.parsed(parser)
+    if options.quick:
+        options.iterations, options.loop_iterations = 50, 1
+    found = timing.case("the paper's size", options.limit, measure, options.iterations, options.loop_iterations)
+    if found is None:
+        timing.write(options.json, [])
+        return
+    ours, loops, same = found
     records = [
         {"run": name, "seconds": seconds, "times_fedkin": seconds / ours, "iterations": options.iterations}
         for name, seconds in {"fedkin": ours, **loops}.items()
@@ -107,7 +117,7 @@ def main() -> None:
     for record in records:
         print(f"{record['run']:14}{record['seconds']:>9.2f} s{record['times_fedkin']:>8.1f}×")
     print(f"largest difference of any weight after two iterations: {same:.1e}")
-    timing.write(options.json, records, largest_difference_after_two_iterations=float(same))
+    timing.write(options.json, records, largest_difference_after_two_iterations=same)
     timing.bars(
         options.plot,
         f"FedRelax, 150 clients, d = 100, {options.iterations} iterations",

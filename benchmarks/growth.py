@@ -17,12 +17,8 @@ an idle process and the data, as a multiple of K·B·4 bytes. A round is the med
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -186,22 +182,19 @@ def draw(path: Path, records: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = timing.parser("growth", __doc__, quick="up to 10,000 clients, and those with rows in a file")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    options = timing.parsed(parser)
-    if options.one:
-        print(json.dumps(one(**json.loads(options.one))))
-        return
+    quick = "up to 10,000 clients, and those with rows in a file"
+    options = timing.parsed(timing.parser("growth", __doc__, quick))
     most = 4 if options.quick else 6
-    cases: list[dict[str, Any]] = [{"clients": 10**e} for e in range(2, most + 1)]
-    cases += [{"clients": 10**most, "rows_file": True}]
-    cases += [] if options.quick else [{"clients": 200_000, "rows_file": True, "wide": True, "limit": 2.0}]
+    cases: list[tuple[Any, ...]] = [(10**e,) for e in range(2, most + 1)]
+    cases += [(10**most, True)]
+    cases += [] if options.quick else [(200_000, True, True, 2.0)]
     records = []
     print(HEAD)
     for case in cases:
-        command = [sys.executable, __file__, "--one", json.dumps(case)]
-        records.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
-        print(line(records[-1]), flush=True)
+        record = timing.case(f"{case[0]:,} clients", options.limit, one, *case)
+        if record is not None:
+            records.append(record)
+            print(line(record), flush=True)
     timing.write(options.json, records)
     if options.plot:
         draw(options.plot, records)

@@ -109,19 +109,26 @@ def measure(title: str, federation: Federation, model: str, method: str, **optio
     }
 
 
+def measure_all(title: str, clients: int, samples: int) -> list[dict[str, Any]]:
+    """Three methods on one data set, with all clients in every round and with a tenth of them."""
+    torch.set_num_threads(1)
+    digits = data.load("digits", clients=20, partition="dirichlet:0.3", seed=0)
+    train(digits, "mlp", "fedavg", rounds=1)  # what is only paid once
+    federation = digits if title == "digits" else mnist_like(clients, samples)
+    return [
+        measure(f"{title}, {share}", federation, "mlp", method, fraction=fraction)
+        for method in ("fedavg", "fedu", "fedpnp")
+        for share, fraction in (("all", 1.0), ("a tenth", 0.1))
+    ]
+
+
 def main() -> None:
     options = timing.parsed(timing.parser("hidden_costs", __doc__, quick="fewer clients and samples"))
-    torch.set_num_threads(1)
     clients, samples = (20, 200) if options.quick else (100, 800)
-    digits = data.load("digits", clients=20, partition="dirichlet:0.3", seed=0)
-    images = mnist_like(clients, samples)
     records = []
-    train(digits, "mlp", "fedavg", rounds=1)  # what is only paid once
-    for title, federation in (("digits", digits), (f"{clients} × {samples} × 784", images)):
-        for method in ("fedavg", "fedu", "fedpnp"):
-            for share in (1.0, 0.1):
-                name = f"{title}, {'all' if share == 1 else 'a tenth'}"
-                records.append(measure(name, federation, "mlp", method, fraction=share))
+    for title in ("digits", f"{clients} × {samples} × 784"):
+        found = timing.case(title, options.limit, measure_all, title, clients, samples)
+        records += found or []
     columns = (*PARTS, "saved", "together", "end")
     print(f"{'run':26}{'method':8}{'round ms':>9}" + "".join(f"{part:>{len(part) + 5}}" for part in columns))
     for r in records:

@@ -1,15 +1,18 @@
 """Stacked local training against the plain per-client nn.Module + torch.optim loop, side by side in one run.
 
-    python benchmarks/local_training.py [--quick] [--json FILE] [--plot FILE]
+    python benchmarks/local_training.py [--quick] [--json FILE] [--plot FILE] [--limit SECONDS]
 
 K=100 clients (20 for the modules of no particular shape), 20 steps, batch 20. Two baselines: the loop as users write it (torch's default threads), and the loop with
-one single-threaded process per core. All do the same steps on the same batches.
+one single-threaded process per core, which holds its own clients. All do the same steps on the same batches. Every model is
+measured in a fresh process, and given up after --limit seconds.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, wait
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -81,43 +84,58 @@ OTHERS: dict[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
-def make_shard(model: Any, shape: tuple[int, ...], clients: int) -> Shard:
-    rng = np.random.default_rng(0)
-    n = STEPS * BATCH
-    data = {f"c{k}": (rng.normal(size=(n, *shape)).astype(np.float32), rng.integers(0, 10, n)) for k in range(clients)}
+def make_shard(label: str, clients: Iterable[int]) -> Shard:
+    """Random samples of these clients, the same in whichever process they are made."""
+    model, shape = {**CASES, **OTHERS}[label]
+    n, data = STEPS * BATCH, {}
+    for k in clients:
+        rng = np.random.default_rng([0, k])
+        data[f"c{k}"] = rng.standard_normal((n, *shape), dtype=np.float32), rng.integers(0, 10, n)
     federation = Federation.from_arrays(data, classes=list(range(10)), test_fraction=0)
     return Shard(federation, ModelSpec.of(model, federation.task), Streams(0))
 
 
-_shard: Shard | None = None
-_settings = SETTINGS
-
-
-def _own_half(positions: np.ndarray) -> None:
-    """One worker's clients, in a process of its own (forked, so that data is shared)."""
-    assert _shard is not None
-    train_by_loop(_shard, positions, _start(_shard)[positions], _settings, round=1)
+def by_loop(shard: Shard, settings: Sgd) -> None:
+    train_by_loop(shard, np.arange(len(shard)), _start(shard), settings, round=1)
 
 
 def _start(shard: Shard) -> Tensor:
     return shard.spec.initial_row(shard.streams).expand(len(shard), -1)
 
 
-def measure(label: str, model: Any, shape: tuple[int, ...], clients: int, repeats: int) -> dict[str, Any]:
-    global _shard, _settings
-    _shard = shard = make_shard(model, shape, clients)
-    _settings = settings = OPTIMISERS.get(label, SETTINGS)
-    ids, rows, cores = np.arange(clients), _start(shard), len(os.sched_getaffinity(0))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # forked workers inherit it
-    with multiprocessing.get_context("fork").Pool(cores) as pool:
-        torch.set_num_threads(threads)
-        halves = np.array_split(ids, cores)
+_own: list[tuple[Shard, Sgd]] = []
+"""In a process of its own: the clients it holds, and how they train."""
+
+
+def _hold(label: str, clients: list[int]) -> None:
+    torch.set_num_threads(1)
+    _own.append((make_shard(label, clients), OPTIMISERS.get(label, SETTINGS)))
+
+
+def _train_own() -> None:
+    by_loop(*_own[0])
+
+
+def measure(label: str, clients: int, repeats: int) -> dict[str, Any]:
+    shard, cores = make_shard(label, range(clients)), len(os.sched_getaffinity(0))
+    ids, rows, settings = np.arange(clients), _start(shard), OPTIMISERS.get(label, SETTINGS)
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                ProcessPoolExecutor(1, timing.FRESH, initializer=_hold, initargs=(label, share.tolist()))
+            )
+            for share in np.array_split(ids, cores)
+        ]
+
+        def side_by_side() -> None:
+            for done in wait([process.submit(_train_own) for process in processes]).done:
+                done.result()
+
         seconds = timing.medians(
             {
                 "fedkin": lambda: train(shard, ids, rows, settings, round=1),
-                "loop": lambda: train_by_loop(shard, ids, rows, settings, round=1),
-                "loop, a process per core": lambda: pool.map(_own_half, halves, chunksize=1),
+                "loop": lambda: by_loop(shard, settings),
+                "loop, a process per core": side_by_side,
             },
             repeats,
         )
@@ -136,10 +154,12 @@ def main() -> None:
     options = timing.parsed(timing.parser("local_training", __doc__, quick="fewer clients and repeats"))
     records = []
     print(f"{'model':30}{'kernel':>8}{'fedkin':>10}{'loop':>9}{'per core':>10}{'× loop':>9}{'× per core':>12}")
-    for label, (model, shape) in {**CASES, **OTHERS}.items():
-        short = label in OTHERS or (options.quick and "CNN" in label)
-        clients = (20 if short else 100) // (2 if options.quick else 1)
-        record = measure(label, model, shape, clients, 3 if short or options.quick else 7)
+    for label in (*CASES, *OTHERS):
+        short = label in OTHERS
+        clients, repeats = (4, 1) if options.quick else (20, 3) if short else (100, 7)
+        record = timing.case(label, options.limit, measure, label, clients, repeats)
+        if record is None:
+            continue
         rate = record["client_steps_per_second"]
         print(
             f"{label:30}{record['kernel']:>8}{rate['fedkin']:>10,.0f}{rate['loop']:>9,.0f}"

@@ -1,6 +1,6 @@
 """Rounds of FedAvg against other frameworks, side by side: the same model, data, steps, batch and clients.
 
-    python benchmarks/peers.py [--quick] [--peers flower,pfl,fluke,fedjax] [--models mlr,mlp,cnn] [--clients 100,1000]
+    python benchmarks/peers.py [--quick] [--peers flower,pfl,fluke,fedjax,blazefl] [--models mlr,mlp,cnn] [--clients 100,1000]
 
 Every peer has an environment of its own (made when missing) and a process of its own that does one round when told to; the
 rounds of the peers are interleaved, after one warm-up round each. A round is local training of every client and the
@@ -262,7 +262,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # so that workers are ended, too
+    timing.begin()
     root = Path(__file__).parents[1]
     if not options.quick:
         options.json = options.json or root / "benchmarks" / "peers.json"

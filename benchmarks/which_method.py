@@ -212,15 +212,19 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "which-method.md")
     parser.add_argument("--page-only", action="store_true", help="write the page from the JSON, measure nothing")
     parser.add_argument("--quick", action="store_true", help="two rounds, one seed")
+    parser.add_argument("--limit", type=float, default=3 * 3600, help="seconds after which a case is given up")
     options = parser.parse_args()
     if not options.page_only:
+        timing.begin()
         rounds, seeds = (2, (0,)) if options.quick else (ROUNDS, SEEDS)
         methods = [name for name in METHODS if name in algorithms.names()]
         cases = []
         for case in CASES:
             print(f"{case.title}, {case.uneven} uneven …", flush=True)
-            cases.append(measure(case, methods, rounds, seeds))
+            found = timing.case(f"{case.title}, {case.why}", options.limit, measure, case, methods, rounds, seeds)
+            cases += [found] if found else []
         facts = {"rounds": rounds, "seeds": seeds, "training": TRAINING, "methods": methods, "cases": cases}
+        facts["late"] = timing.LATE
         write_json(options.json, {**facts, "machine": timing.machine(), "versions": versions()})
     options.page.write_text(page(json.loads(options.json.read_text())))
     print(f"wrote {options.page}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -17,12 +18,24 @@ import pytest
             ("torch", "numpy", "scipy", "sklearn", "pandas", "pydantic"),
         ),
         ("from fedkin import Federation, ClientGraph", ("torch", "sklearn", "pandas", "matplotlib", "pynndescent")),
+        (
+            "from typer.testing import CliRunner as R; from fedkin.cli import app; R().invoke(app, ['--help'])",
+            ("numpy",),
+        ),
     ],
 )
 def test_importing_brings_nothing_heavy(code: str, absent: tuple[str, ...]) -> None:
     asked = f"{code}; import sys; print([m for m in {absent!r} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True).stdout
     assert found.strip() == "[]"
+
+
+def test_showing_a_table_of_which_nothing_is_kept_imports_no_torch(tmp_path: Path) -> None:
+    code = "import sys; from fedkin.cli import app; app(['reproduce', 'fedu.full', '--show', '--out', sys.argv[1]])"
+    asked = f"import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); {code}"
+    done = subprocess.run([sys.executable, "-c", asked, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert "FedU" in done.stdout
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_everything_public_is_what_its_name_says() -> None:

@@ -103,6 +103,13 @@ def test_every_room_has_its_floor() -> None:
     assert {room_of(path) for path in FILES} - {"__init__", "__main__"} == set(FLOOR)
 
 
+def test_the_picture_of_the_rooms_shows_every_room() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
+    picture = page.partition("## The rooms")[2].partition("## One round")[0]
+    lines = [line for line in picture.splitlines() if line.startswith("    ")]
+    assert set(FLOOR) <= {word for line in lines for word in line.split()}
+
+
 def test_no_module_waits_for_itself() -> None:
     """What is imported at the top of files makes no circle."""
     needs = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class Peer:
     installs: tuple[tuple[str, ...], ...] = ()
     launch: tuple[str, ...] = ()
     """Arguments to python before the worker's file."""
+    needs: tuple[int, int] = (3, 11)
+    """The oldest Python it runs on."""
 
 
 PEERS = {
@@ -57,7 +60,25 @@ PEERS = {
         "its jit backend (pmap fails on this JAX); no running batch-norm statistics",
         (("jax<0.5", "jaxlib<0.5", "fedjax"),),
     ),
+    "blazefl": Peer(
+        "BlazeFL",
+        f"its pool of {CORES} processes with shared memory, forked anew in every round; tensors in memory",
+        (("torch",), ("blazefl==2.0.3", "numpy", "tqdm")),
+        needs=(3, 12),
+    ),
 }
+
+
+def interpreter(needs: tuple[int, int]) -> str:
+    """This Python if it is new enough, else a newer one on the path or of pyenv. Raises Unavailable."""
+    if sys.version_info[:2] >= needs:
+        return sys.executable
+    for version in (f"{needs[0]}.{minor}" for minor in range(needs[1], needs[1] + 3)):
+        places = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
+        for python in filter(None, places):  # pyenv's shims may lead nowhere
+            if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+                return str(python)
+    raise Unavailable(f"it needs Python {needs[0]}.{needs[1]}, which is not at hand")
 
 
 def python_of(name: str, cache: Path, install: bool = True) -> str:
@@ -73,7 +94,7 @@ def python_of(name: str, cache: Path, install: bool = True) -> str:
     if not install:
         raise Unavailable("it has no environment yet, `make bench-peers` makes one")
     print(f"installing {peer.title} into {home} …", file=sys.stderr, flush=True)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
+    subprocess.run([interpreter(peer.needs), "-m", "venv", "--clear", home], check=True)
     # The tested build of torch and no other; a torchvision would ask for its own, so nothing may pull one.
     constraints = home / "constraints.txt"
     constraints.write_text(CONSTRAINTS.read_text() + "torchvision<0\n")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from importlib import import_module
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
@@ -17,7 +17,7 @@ __version__ = "0.1.0"
 
 def _listed() -> dict[str, str]:
     """Public name → the module it is imported from."""
-    stub = ast.parse((files(__name__) / "__init__.pyi").read_text(encoding="utf-8"))
+    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = (line for line in stub.body if isinstance(line, ast.ImportFrom))
     return {alias.name: str(line.module) for line in imports for alias in line.names}
 

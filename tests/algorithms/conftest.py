@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.algorithm import Algorithm
+from fedkin.algorithm import Algorithm, Setting, State
+from fedkin.clients import Replies
 from fedkin.federation import Federation
 from fedkin.local.batches import plan_batches
 from fedkin.local.sgd import Sgd
@@ -80,6 +81,26 @@ def finished(federation: Federation, model: Any, algorithm: Algorithm, **options
     run = prepare(federation, model, algorithm, make_options(**settings))
     run.run()
     return run
+
+
+def watching_rounds(method: type[Algorithm]) -> Any:
+    """The method, which keeps what came in and went out of every round in `seen`."""
+
+    class Watched(method):  # type: ignore[misc, valid-type]
+        name: ClassVar[str] = ""
+        seen: ClassVar[list[tuple[State, Replies, State]]] = []
+
+        def couple(self, state: State, replies: Replies, setting: Setting) -> State:
+            after = super().couple(state, replies, setting)
+            self.seen.append((state, replies, after))
+            return after
+
+    return Watched
+
+
+@pytest.fixture
+def watching() -> Callable[[type[Algorithm]], Any]:
+    return watching_rounds
 
 
 @pytest.fixture

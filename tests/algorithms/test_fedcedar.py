@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,22 +20,9 @@ from fedkin.streams import client_keys
 SETTINGS = {"lr": 0.1, "batch_size": 6}
 
 
-class Watched(FedCedar):
-    """FedCedar that keeps what came in and went out of every round."""
-
-    name: ClassVar[str] = ""
-    seen: ClassVar[list[tuple[State, Replies, State]]] = []
-
-    def couple(self, state: State, replies: Replies, setting: Setting) -> State:
-        after = super().couple(state, replies, setting)
-        self.seen.append((state, replies, after))
-        return after
-
-
 @pytest.fixture
-def watched() -> Any:
-    Watched.seen.clear()
-    return Watched
+def watched(watching: Any) -> Any:
+    return watching(FedCedar)
 
 
 @pytest.fixture

@@ -1,35 +1,22 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import fedkin
-from fedkin.algorithm import Setting, State
 from fedkin.algorithms.fedsem import FedSem
-from fedkin.clients import Replies
 from fedkin.errors import FedkinError
 
 SETTINGS = {"lr": 0.1, "batch_size": 6}
 
 
-class Watched(FedSem):
-    name: ClassVar[str] = ""
-    seen: ClassVar[list[tuple[State, Replies, State]]] = []
-
-    def couple(self, state: State, replies: Replies, setting: Setting) -> State:
-        after = super().couple(state, replies, setting)
-        self.seen.append((state, replies, after))
-        return after
-
-
 @pytest.fixture
-def watched() -> Any:
-    Watched.seen.clear()
-    return Watched
+def watched(watching: Any) -> Any:
+    return watching(FedSem)
 
 
 @pytest.mark.parametrize("model", ["mlp:4", "bn-mlp:4"])

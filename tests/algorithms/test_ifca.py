@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import fedkin
-from fedkin.algorithm import Setting, State
 from fedkin.algorithms.fedavg import FedAvg
 from fedkin.algorithms.ifca import IFCA
-from fedkin.clients import Replies
 from fedkin.errors import FedkinError
 from fedkin.models import ModelSpec
 from fedkin.streams import Streams
@@ -18,20 +16,9 @@ from fedkin.streams import Streams
 SETTINGS = {"lr": 0.1, "batch_size": 6}
 
 
-class Watched(IFCA):
-    name: ClassVar[str] = ""
-    seen: ClassVar[list[tuple[State, Replies, State]]] = []
-
-    def couple(self, state: State, replies: Replies, setting: Setting) -> State:
-        after = super().couple(state, replies, setting)
-        self.seen.append((state, replies, after))
-        return after
-
-
 @pytest.fixture
-def watched() -> Any:
-    Watched.seen.clear()
-    return Watched
+def watched(watching: Any) -> Any:
+    return watching(IFCA)
 
 
 def loss(plain: Any, row: torch.Tensor, k: int) -> float:

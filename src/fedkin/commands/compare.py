@@ -23,31 +23,24 @@ def compare(
     given: dict[str, Any],
     algorithms: Annotated[
         str | None,
-        typer.Option(
+        flags.option(
             "--algorithms",
             help="methods, separated by commas (default: all that fit)",
-            rich_help_panel=flags.METHOD,
+            panel=flags.METHOD,
             metavar="A,B,C",
-            show_default=False,
         ),
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(
-            "--seeds",
-            help="how many seeds, or a list such as 1,2,5 (default: 1)",
-            rich_help_panel=flags.RUN,
-            show_default=False,
-        ),
+        flags.option("--seeds", help="how many seeds, or a list such as 1,2,5 (default: 1)", panel=flags.RUN),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        flags.option(
             "--out",
             help="keep every run in DIR; finished ones are not trained again",
-            rich_help_panel=flags.OUTPUT,
+            panel=flags.OUTPUT,
             metavar="DIR",
-            show_default=False,
         ),
     ] = None,
     json: flags.Json = None,

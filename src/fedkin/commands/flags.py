@@ -26,57 +26,58 @@ def _existing(folder: Path) -> Path:
     return folder if folder.exists() else _existing(folder.parent)
 
 
-def _option(*names: str, help: str, panel: str, **more: Any) -> Any:
+def option(*names: str, help: str, panel: str, **more: Any) -> Any:
+    """A flag of a panel of the help; its default is told by its words, if at all."""
     return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
 
 
 Data = Annotated[
-    str | None, _option("--data", help="a data set, see: fedkin data list; or package.module:set", panel=DATA)
+    str | None, option("--data", help="a data set, see: fedkin data list; or package.module:set", panel=DATA)
 ]
-NumClients = Annotated[int | None, _option("--clients", help="how many clients", panel=DATA)]
+NumClients = Annotated[int | None, option("--clients", help="how many clients", panel=DATA)]
 Partition = Annotated[
     str | None,
-    _option("--partition", help="who holds what: natural, iid, dirichlet:0.3, labels:2, shards:2, …", panel=DATA),
+    option("--partition", help="who holds what: natural, iid, dirichlet:0.3, labels:2, shards:2, …", panel=DATA),
 ]
-Csv = Annotated[Path | None, _option("--csv", help="a table of your own (CSV or Parquet)", panel=DATA)]
-Client = Annotated[str | None, _option("--client", help="the table's column that names the client", panel=DATA)]
-Target = Annotated[str | None, _option("--target", help="the table's column to predict", panel=DATA)]
+Csv = Annotated[Path | None, option("--csv", help="a table of your own (CSV or Parquet)", panel=DATA)]
+Client = Annotated[str | None, option("--client", help="the table's column that names the client", panel=DATA)]
+Target = Annotated[str | None, option("--target", help="the table's column to predict", panel=DATA)]
 DataSeed = Annotated[
     int | None,
-    _option("--data-seed", help="fix partition and splits while --seed varies (default: --seed)", panel=DATA),
+    option("--data-seed", help="fix partition and splits while --seed varies (default: --seed)", panel=DATA),
 ]
 Model = Annotated[
-    str | None, _option("--model", help="network, for example mlr or mlp:100,100 (default: mlp)", panel=METHOD)
+    str | None, option("--model", help="network, for example mlr or mlp:100,100 (default: mlp)", panel=METHOD)
 ]
 Graph = Annotated[
     str | None,
-    _option("--graph", help="graph between clients: knn:5, labels, FILE.csv, FILE.parquet, FILE.npz, …", panel=METHOD),
+    option("--graph", help="graph between clients: knn:5, labels, FILE.csv, FILE.parquet, FILE.npz, …", panel=METHOD),
 ]
 Assign = Annotated[
     list[str] | None,
-    _option(
+    option(
         "--set", help="a parameter, for example lr=0.1 or fedprox.mu=1 (repeatable)", panel=METHOD, metavar="KEY=VALUE"
     ),
 ]
-Rounds = Annotated[int | None, _option("--rounds", help="rounds to train (default: 50)", panel=RUN)]
-Fraction = Annotated[float | None, _option("--fraction", help="share of clients per round (default: 1.0)", panel=RUN)]
-Seed = Annotated[int | None, _option("--seed", help="seed of all random numbers (default: 0)", panel=RUN)]
-EvalEvery = Annotated[int | None, _option("--eval-every", help="evaluate every so many rounds", panel=RUN)]
-Dtype = Annotated[str | None, _option("--dtype", help="float32 or float64 (default: float32)", panel=RUN)]
+Rounds = Annotated[int | None, option("--rounds", help="rounds to train (default: 50)", panel=RUN)]
+Fraction = Annotated[float | None, option("--fraction", help="share of clients per round (default: 1.0)", panel=RUN)]
+Seed = Annotated[int | None, option("--seed", help="seed of all random numbers (default: 0)", panel=RUN)]
+EvalEvery = Annotated[int | None, option("--eval-every", help="evaluate every so many rounds", panel=RUN)]
+Dtype = Annotated[str | None, option("--dtype", help="float32 or float64 (default: float32)", panel=RUN)]
 RowsPath = Annotated[
     Path | None,
-    _option("--rows-file", help="keep the server's rows in this file, not in memory (fedu)", panel=RUN, metavar="FILE"),
+    option("--rows-file", help="keep the server's rows in this file, not in memory (fedu)", panel=RUN, metavar="FILE"),
 ]
 Engine = Annotated[
-    str | None, _option("--engine", help="who runs the clients: in_process, ray (default: in_process)", panel=RUN)
+    str | None, option("--engine", help="who runs the clients: in_process, ray (default: in_process)", panel=RUN)
 ]
 RayAddress = Annotated[
     str | None,
-    _option("--ray-address", help="join this Ray cluster (default: start one here)", panel=RUN, metavar="ADDRESS"),
+    option("--ray-address", help="join this Ray cluster (default: start one here)", panel=RUN, metavar="ADDRESS"),
 ]
 Json = Annotated[
     Path | None,
-    _option("--json", help="write everything a program needs", panel=OUTPUT, metavar="FILE", callback=_writable),
+    option("--json", help="write everything a program needs", panel=OUTPUT, metavar="FILE", callback=_writable),
 ]
 SettingsFile = Annotated[
     Path | None, typer.Argument(help="settings (TOML); flags override them", metavar="FILE.toml", show_default=False)

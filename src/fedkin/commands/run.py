@@ -25,34 +25,22 @@ def run(
     given: dict[str, Any],
     algorithm: Annotated[
         str | None,
-        typer.Option(
-            "--algorithm",
-            help="the method, see: fedkin algorithms (default: fedavg)",
-            rich_help_panel=flags.METHOD,
-            show_default=False,
-        ),
+        flags.option("--algorithm", help="the method, see: fedkin algorithms (default: fedavg)", panel=flags.METHOD),
     ] = None,
     rows_file: flags.RowsPath = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        flags.option(
             "--out",
             help="folder for checkpoints and result (default: a new one in runs/)",
-            rich_help_panel=flags.OUTPUT,
+            panel=flags.OUTPUT,
             metavar="DIR",
-            show_default=False,
         ),
     ] = None,
     json: flags.Json = None,
     tensorboard: Annotated[
         Path | None,
-        typer.Option(
-            "--tensorboard",
-            help="write scalars for TensorBoard",
-            rich_help_panel=flags.OUTPUT,
-            metavar="DIR",
-            show_default=False,
-        ),
+        flags.option("--tensorboard", help="write scalars for TensorBoard", panel=flags.OUTPUT, metavar="DIR"),
     ] = None,
     explain: Annotated[
         bool,

@@ -35,9 +35,12 @@ class Reproduction:
         return Measured.read(self.table, self.scale, self.cells, self.kept)
 
     def summary(self) -> dict[str, Any]:
-        """What is reported; where no seed is kept, with the reason."""
+        """What is reported; where no seed is kept, with the reason. Nothing is imported to find it: to show is quick."""
         kept = {(cell.row, cell.column) for cell in self.cells if cell.key in self.kept.records}
-        return summary_of(self.measured, missing(c for c in self.cells if (c.row, c.column) not in kept))
+        lacking = [cell for cell in self.cells if (cell.row, cell.column) not in kept]
+        places = {name for cell in lacking for name in (cell.row, cell.column)}
+        planned = {name: reason for name, reason in self.missing.items() if name in places}
+        return summary_of(self.measured, planned | missing(lacking, code=False))
 
     @property
     def picture(self) -> Path:
@@ -87,25 +90,27 @@ def _is_lacking(cell: Cell, kept: Kept, any_code: bool) -> bool:
     return record is None or (bool(record.get("outdated")) and not any_code)
 
 
-def missing(cells: Iterable[Cell], download: bool = False) -> dict[str, str]:
-    """What cannot be run here, and why: columns without data or model, rows whose method is not in this version."""
+def missing(cells: Iterable[Cell], download: bool = False, code: bool = True) -> dict[str, str]:
+    """What cannot be run here, and why: columns without data or model, rows whose method is not in this version.
+
+    Without `code` models and functions, which are only known once torch is imported, are taken to be there."""
     rows: dict[str, Cell] = {}
     columns: dict[str, Cell] = {}
     for cell in cells:
         rows.setdefault(cell.row, cell)
         columns.setdefault(cell.column, cell)
-    found = {name: _row_missing(cell) for name, cell in rows.items()}
-    found |= {name: _column_missing(cell, download) for name, cell in columns.items()}
+    found = {name: _row_missing(cell, code) for name, cell in rows.items()}
+    found |= {name: _column_missing(cell, download, code) for name, cell in columns.items()}
     return {name: reason for name, reason in found.items() if reason}
 
 
-def _row_missing(cell: Cell) -> str | None:
+def _row_missing(cell: Cell, code: bool) -> str | None:
     from fedkin import algorithms
 
     algorithm, function = cell.settings.get("algorithm"), cell.settings.get("function")
     if algorithm and algorithm not in algorithms.names():
         return f"the method {algorithm!r} is not available in this version"
-    if function and not _exists(function):
+    if code and function and not _exists(function):
         return f"the function {function!r} is not available in this version"
     return None
 
@@ -118,13 +123,15 @@ def _exists(function: str) -> bool:
     return True
 
 
-def _column_missing(cell: Cell, download: bool) -> str | None:
+def _column_missing(cell: Cell, download: bool, code: bool) -> str | None:
     from fedkin import data
-    from fedkin.models import NETWORKS
 
-    model = cell.settings.get("model", "mlp").partition(":")[0]
-    if model not in NETWORKS:
-        return f"the model {model!r} is not available in this version"
+    if code:
+        from fedkin.models import NETWORKS
+
+        model = cell.settings.get("model", "mlp").partition(":")[0]
+        if model not in NETWORKS:
+            return f"the model {model!r} is not available in this version"
     source = find_table(cell.table).columns[cell.column].source.get("name")
     if source is None:
         return None
