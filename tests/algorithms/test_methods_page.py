@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedkin import algorithms
-from fedkin.local.sgd import Sgd
+from fedkin.algorithm import Algorithm
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 NAMES = [
@@ -22,7 +22,7 @@ def test_every_parameter_is_on_the_page_with_its_default(name: str) -> None:
     heading = next(line for line in text.splitlines() if line.startswith("### ") and f"`{name}`" in line)
     section = text.split(heading)[1].split("\n### ")[0]
     for key, info in algorithms.get(name).model_fields.items():
-        if key not in Sgd.model_fields or info.default != Sgd.model_fields[key].default:
+        if key not in Algorithm.model_fields or info.default != Algorithm.model_fields[key].default:
             assert f"`{key}={info.default}`" in section, f"{name}.{key}={info.default}"
 
 
