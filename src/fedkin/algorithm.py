@@ -14,11 +14,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 from torch import Tensor
 
 from fedkin.clients import Clients, Replies
 from fedkin.couplings import Coupling
+from fedkin.defence import Defence, parsed
 from fedkin.errors import FedkinError, first_fault, refuse_truth_values, unknown
 from fedkin.graphs import ClientGraph
 from fedkin.local.sgd import Sgd
@@ -90,6 +91,13 @@ class State:
     watched: bool = True
     """Whether the round to come is evaluated: what costs much to compute for the log is logged by such rounds only."""
 
+    defence: Defence | None = None
+    """What guards the couplings of the round that is going on, where `robust` asks for it."""
+
+    def guarded(self, coupling: Coupling, trained: Tensor, columns: Tensor | None = None) -> Coupling:
+        """The coupling of the trained rows (K, B), in its robust form if the round has a defence."""
+        return coupling if self.defence is None else self.defence.around(coupling, trained, self.rows, columns)
+
     @property
     def rows(self) -> Tensor:
         """Each client's row on the server, (K, B)."""
@@ -149,7 +157,29 @@ class Algorithm(Sgd):
     keeps: ClassVar[tuple[str, ...]] = ()
     """Arrays of the state that belong in the result, where they exist (see `Result.extras`)."""
 
+    defence: ClassVar[str] = "clip"
+    """The value of `robust` that is recommended for the method (docs/robustness.md)."""
+
+    couples: ClassVar[bool] = True
+    """Whether rows of several clients are coupled on the server or along edges, where `robust` can guard them."""
+
     registry: ClassVar[dict[str, type[Algorithm]]] = {}
+
+    robust: str | None = Field(
+        None,
+        description="guard the coupling against hostile clients: clip, trimmed, median, norm, evidence, krum, bulyan, "
+        "geometric-median; NAME:NUMBER sets its strength",
+    )
+
+    @field_validator("robust")
+    @classmethod
+    def _known_defence(cls, robust: str | None) -> str | None:
+        if robust is None:
+            return None
+        parsed(robust)
+        if not cls.couples:
+            raise ValueError(f"{cls.name} has no coupling of rows to guard; leave robust out")
+        return robust
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
@@ -216,9 +246,15 @@ class Algorithm(Sgd):
         replies = self.train(state, clients, cohort, setting)
         state = self.logged(state, replies)
         if len(replies):
-            state = self.couple(state, replies, setting)
+            state = self.couple(self.defended(state, clients, setting), replies, setting)
             state = self.follow_up(state, replies, clients, setting)
-        return replace(state, round=state.round + 1)
+        return replace(state, round=state.round + 1, defence=None)
+
+    def defended(self, state: State, clients: Clients, setting: Setting) -> State:
+        """The state of a round whose couplings are guarded as `robust` says."""
+        if self.robust is None:
+            return state
+        return replace(state, defence=Defence(self.robust, clients, self.private(setting), setting.spec.layout))
 
     def logged(self, state: State, replies: Replies) -> State:
         """The state with a new log of the round: the mean training loss, and who failed."""
@@ -294,6 +330,7 @@ def mix(
     mixed by the coupling, so that entry (i, j) sums how far client j's updates moved client i's row.
     """
     trained = place(state.rows, replies, columns) if trained is None else trained
+    coupling = state.guarded(coupling, trained, columns)
     if columns is None:
         rows = coupling.apply(trained)
     else:
@@ -317,11 +354,14 @@ def follow_influence(state: State, replies: Replies, coupling: Coupling) -> Stat
     """I ← M (I + diag(‖Δ_j‖)), where influence is tracked; a coupling without a matrix M ends the tracking."""
     if "influence" not in state.arrays:
         return state
-    if not coupling.linear:
+    if not coupling.linear and coupling.shares is None:
         return replace(state, arrays={name: a for name, a in state.arrays.items() if name != "influence"})
     influence = state.arrays["influence"].clone()
     influence[replies.ids, replies.ids] += replies["moved"].to(influence.dtype)
-    return state.with_arrays(influence=coupling.apply(influence))
+    mixed = (
+        coupling.apply(influence) if coupling.shares is None else torch.from_numpy(coupling.shares @ influence.numpy())
+    )
+    return state.with_arrays(influence=mixed)
 
 
 def place(rows: Tensor, replies: Replies, columns: Tensor | None = None) -> Tensor:

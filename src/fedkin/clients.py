@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -175,7 +175,12 @@ def set_aside(
             for position in np.flatnonzero(~finite & good):
                 reasons[names[ids[position]]] = f"{NOT_FINITE} in {key!r}; its training diverged"
             good &= finite
-    if good.all():
-        return Replies(ids, dict(arrays), reasons)
-    keep = torch.from_numpy(np.flatnonzero(good))
-    return Replies(ids[good], {k: v[keep] for k, v in arrays.items()}, reasons)
+    return only(Replies(ids, dict(arrays), reasons), good)
+
+
+def only(replies: Replies, kept: np.ndarray) -> Replies:
+    """The replies of some of those who answered: `kept` (k,) bool."""
+    if kept.all():
+        return replies
+    keep = torch.from_numpy(np.flatnonzero(kept))
+    return replace(replies, ids=replies.ids[kept], arrays={k: v[keep] for k, v in replies.arrays.items()})

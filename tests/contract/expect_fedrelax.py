@@ -15,6 +15,7 @@ SILENT = {
     "optimiser": "only rmsprop is allowed, the method's own",
     "moments": "only keep is allowed",
     "clip": "only unset is allowed",
+    "robust": "refused: there is no coupling of rows to guard; see tests/attacks/test_defence.py",
     "batch_size": "every step uses all samples of a client, as in the paper",
     "update": "exact updates exist for linear regression models; see tests/algorithms/test_fedrelax.py",
     "distil": "acts on trees; see tests/algorithms/test_fedrelax.py",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,8 +13,12 @@ from fedkin.algorithm import Setting, State, follow_influence
 from fedkin.algorithms.fedu import LaplacianRegularised
 from fedkin.clients import Clients, Replies
 from fedkin.couplings import LaplacianStep
+from fedkin.couplings.robust import trust_in
+from fedkin.defence import EVIDENCE, parsed, rule_for_letters
+from fedkin.local.mail import Mail
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
+from fedkin.local.transfer import judged, losses_of
 
 PULL = f"{__name__}:dfedu"
 
@@ -48,6 +54,8 @@ class DFedU(LaplacianRegularised):
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
         """No model came to the server; only the influence matrix follows what the clients are about to do."""
         step = self.step(state.round + 1, setting.sizes)
+        if self.robust is not None:  # what clients made of their letters, they alone know
+            return replace(state, arrays={name: a for name, a in state.arrays.items() if name != "influence"})
         return follow_influence(state, replies, LaplacianStep(setting.needs_graph(self.name), step, replies.ids))
 
     def follow_up(self, state: State, replies: Replies, clients: Clients, setting: Setting) -> State:
@@ -78,11 +86,33 @@ def pull(shard: Shard, request: Request) -> dict[str, Tensor]:
     ids, mail, layout = request.ids, request.mail, shard.spec.layout
     assert mail is not None
     own = shard.store["private"][ids]
-    step = DFedU(**request.shared["method"]).step(request.shared["round"], shard.train.sizes[ids])
+    method = DFedU(**request.shared["method"])
+    step = method.step(request.shared["round"], shard.train.sizes[ids])
     apart = mail.weight.to(own.dtype)[:, None] * own - mail.weighted_sum()
-    rows = own - torch.as_tensor(step, dtype=own.dtype).reshape(-1, 1) * apart
+    if method.robust is None:
+        rows = own - torch.as_tensor(step, dtype=own.dtype).reshape(-1, 1) * apart
+    else:
+        steps = np.broadcast_to(step, len(ids))
+        guarded = [guarded_pull(shard, int(k), own[i], mail.to(i), steps[i], method.robust) for i, k in enumerate(ids)]
+        rows = torch.stack(guarded)
     layout.keep_positive(rows, own)
     shard.store["private"][ids] = rows
     n = layout.n_parameters
     variation = (own[:, :n].double() * apart[:, :n]).sum(dim=1)
     return {"variation": variation, "norm": rows.norm(dim=1)}
+
+
+def guarded_pull(shard: Shard, k: int, own: Tensor, mail: Mail, step: float, robust: str) -> Tensor:
+    """Client k's row after the step towards its letters, guarded: what FedU's server does to row k, (B,).
+
+    A client does not know what its neighbours began with, so that `norm` bounds the way from its own row.
+    """
+    if not mail.senders:
+        return own
+    values = torch.cat([own[None], mail.letters.to(own.dtype)])
+    pull = torch.from_numpy(step * mail.links.toarray()[0])
+    if parsed(robust)[0] == EVIDENCE:
+        losses, noise = judged(losses_of(shard, shard.train, k, values[1:]))
+        pull = pull * torch.from_numpy(trust_in(losses.numpy(), float(noise), parsed(robust)[1] or 0.0))
+    weights = torch.cat([1 - pull.sum()[None], pull])
+    return rule_for_letters(robust)(values, weights, 0)[0]

@@ -11,9 +11,10 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin.algorithm import Algorithm, Deploys, Setting, State, mix, place
-from fedkin.clients import Replies
+from fedkin.clients import Replies, only
 from fedkin.couplings.clustering import Labels, by_name, k_means, lasting_names, rand_index, told_labels
 from fedkin.couplings.clusters import MEAN, ClusterPropagation, SimOn, averaging, cosines, handed_back, relate
+from fedkin.couplings.robust import in_the_crowd
 from fedkin.errors import FedkinError
 from fedkin.streams import client_keys
 
@@ -101,6 +102,8 @@ class FedCedar(Algorithm):
         return np.sort(np.concatenate(chosen))
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
+        if self.robust is not None:  # a row far away would have a cluster, and with it a share of all models, to itself
+            replies = only(replies, in_the_crowd(replies["rows"]))
         ids, n = by_name(replies.ids, setting.names), setting.spec.layout.n_parameters
         state = self._say_once(state, len(ids))
         trained = place(state.rows, replies)

@@ -118,7 +118,12 @@ class FedPnP(Algorithm):
             # Every number of modes, or the first and (after a billion rounds) the last strength.
             rounds = [1, 10**9] if self.tau is None else list(range(1, self.tau * self.delta + 1, self.delta))
         for t in rounds:
-            graph_denoiser(graph, self.denoiser, self.strength(t), setting.sizes, self.fidelity, self.factor2)
+            made = graph_denoiser(graph, self.denoiser, self.strength(t), setting.sizes, self.fidelity, self.factor2)
+            if not made.linear and self.robust not in (None, "norm"):
+                raise FedkinError(
+                    f"fedpnp: robust={self.robust!r} guards weights, which the denoiser {self.denoiser!r} has none of; "
+                    "use robust='norm', or another denoiser"
+                )
 
     def strength(self, t: int) -> Strength:
         """ν_t of round t = 1, 2, …: a number, the number of modes, or the pair (β₁, β₂)."""

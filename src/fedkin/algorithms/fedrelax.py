@@ -38,6 +38,7 @@ class FedRelax(Algorithm):
 
     name: ClassVar[str] = "fedrelax"
     title: ClassVar[str] = "FedRelax"
+    couples: ClassVar[bool] = False
     keeps: ClassVar[tuple[str, ...]] = ("edge_traffic",)
     deploys: ClassVar[Deploys] = "trained"
     graph_spec: ClassVar[str | None] = "statistics"

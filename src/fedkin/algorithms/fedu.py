@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 
-from fedkin.algorithm import Algorithm, Deploys, Setting, State, follow_influence
+from fedkin.algorithm import Algorithm, Deploys, Setting, State, follow_influence, place
 from fedkin.clients import NOT_FINITE, Replies
-from fedkin.couplings import LaplacianStep, safe_step, stability, total_variation
+from fedkin.couplings import Coupling, LaplacianStep, safe_step, stability, total_variation
 from fedkin.couplings.laplacian import Neighbours
 from fedkin.local.batches import count_steps
 
@@ -100,9 +101,17 @@ class FedU(LaplacianRegularised):
         step = self.step(state.round + 1, setting.sizes)
         coupling = LaplacianStep(graph, step, None if everyone else replies.ids, self.neighbours)
         trained = replies["rows"].to(state.rows.dtype)
-        moved = coupling.moved(state.rows, trained, out=state.rows if everyone and state.in_place else None)
+        over = state.rows if everyone and state.in_place else None
+        if self.robust is None:
+            used: Coupling = coupling
+            moved = coupling.moved(state.rows, trained, out=over)
+        else:
+            placed = place(state.rows, replies)
+            used = state.guarded(coupling, placed)
+            moved = used.apply(placed)[torch.from_numpy(replies.ids)]
+            moved = moved if over is None else over.copy_(moved)
         layout.keep_positive(moved, trained)
-        state = follow_influence(state.with_rows(replies.ids, moved), replies, coupling)
+        state = follow_influence(state.with_rows(replies.ids, moved), replies, used)
         if state.watched:
             state = state.with_log(total_variation=total_variation(state.rows[:, : layout.n_parameters], graph))
         return self.described(state, setting, replies.failed)

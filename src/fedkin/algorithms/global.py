@@ -33,6 +33,7 @@ class Global(Algorithm):
 
     name: ClassVar[str] = "global"
     title: ClassVar[str] = "Global"
+    couples: ClassVar[bool] = False
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         return LocalWork(f"{__name__}:global", shared={"pooled": len(ids)})

@@ -52,8 +52,9 @@ class Kin(Algorithm):
             trained = place(state.rows, replies)
             if state.round + 1 in self.estimates(setting.rounds):
                 state = self.estimated(state, trained, clients, replies.ids, setting)
-            state = mix(state, replies, self.coupling(state, replies, setting), trained=trained)
-        return replace(state, round=state.round + 1)
+            guarded = self.defended(state, clients, setting)
+            state = mix(guarded, replies, self.coupling(state, replies, setting), trained=trained)
+        return replace(state, round=state.round + 1, defence=None)
 
     def estimates(self, rounds: int) -> set[int]:
         """The rounds after whose training A is estimated: when clients have trained alone, then evenly spread."""

@@ -33,6 +33,7 @@ class Mocha(Algorithm):
 
     name: ClassVar[str] = "mocha"
     title: ClassVar[str] = "MOCHA"
+    couples: ClassVar[bool] = False
     deploys: ClassVar[Deploys] = "validated"
 
     lam: float = Field(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 
-from fedkin.couplings.coupling import Coupling
+from fedkin.couplings.coupling import Coupling, Group
 from fedkin.errors import FedkinError
 
 
@@ -19,6 +20,9 @@ class Identity(Coupling):
 
     def apply(self, rows: torch.Tensor) -> torch.Tensor:
         return self._check(rows)
+
+    def sparse(self) -> sp.csr_array:
+        return sp.csr_array(sp.eye_array(self.clients))
 
 
 class Average(Coupling):
@@ -56,6 +60,9 @@ class Average(Coupling):
         one = np.zeros(self.clients)
         np.add.at(one, self.members, self.zeta)
         return np.tile(one, (self.clients, 1))
+
+    def groups(self) -> Iterator[Group]:
+        yield np.arange(self.clients), self.members, self.zeta
 
 
 class ClusterAverage(Coupling):

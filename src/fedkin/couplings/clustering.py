@@ -105,7 +105,8 @@ def lasting_names(centres: Tensor, before: Tensor) -> np.ndarray:
     names = np.full(len(centres), -1)
     if len(before):
         square = torch.stack([_squares(before, row) for row in centres])
-        new, old = linear_sum_assignment(square.numpy())
+        far = np.finfo(np.float64).max / 1e9  # a centre too far away to be told how far, and no reason to stop
+        new, old = linear_sum_assignment(np.nan_to_num(square.numpy(), nan=far, posinf=far))
         names[new] = old
     names[names < 0] = len(before) + np.arange((names < 0).sum())
     return names

@@ -75,6 +75,16 @@ class LaplacianStep(Coupling):
         out[chosen] = moved
         return out
 
+    def sparse(self) -> sp.csr_array:
+        if self.cohort is None:
+            return self._operator.csr
+        read = self.cohort if self._reads is None else self._reads
+        step = sp.coo_array(self._operator.csr)
+        absent = np.setdiff1d(np.arange(self.clients), self.cohort)
+        data = np.concatenate([step.data, np.ones(len(absent))])
+        at = np.concatenate([self.cohort[step.row], absent]), np.concatenate([read[step.col], absent])
+        return sp.csr_array((data, at), shape=(self.clients, self.clients))
+
     def moved(self, rows: torch.Tensor, trained: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """The cohort's rows after the step, (k, B), from its `trained` rows (k, B) and the `rows` (K, B) of the others.
 

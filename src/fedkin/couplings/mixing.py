@@ -45,6 +45,15 @@ class Mixing(Coupling):
         mixed[self.members] = self._mixed(rows[self.members])
         return mixed
 
+    def sparse(self) -> sp.csr_array:
+        weights = sp.coo_array(self.weights)
+        if self.members is None:
+            return sp.csr_array(weights)
+        absent = np.setdiff1d(np.arange(self.clients), self.members)
+        data = np.concatenate([weights.data, np.ones(len(absent))])
+        at = np.append(self.members[weights.row], absent), np.append(self.members[weights.col], absent)
+        return sp.csr_array((data, at), shape=(self.clients, self.clients))
+
     def _mixed(self, rows: torch.Tensor) -> torch.Tensor:
         w = self.weights
         if not isinstance(w, sp.csr_array):

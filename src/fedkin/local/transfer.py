@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedkin.local.shard import Samples, Shard
-from fedkin.local.tasks import Request, client_task
+from fedkin.local.tasks import Request, client_task, compose_rows
 from fedkin.task.losses import loss_of
 
 TRANSFER = f"{__name__}:transfer"
@@ -34,27 +34,46 @@ def losses_of(shard: Shard, samples: Samples, k: int, rows: Tensor) -> Tensor:
 def transfer_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Transfer losses: per_client "models" (k, M, B) on the client's training samples.
 
+    With shared "private", the names of tensors that stay with the client, models come without them and are tried with the
+    client's own in their place.
+
     Returns "transfer" (k, M), the mean loss of each model, and "noise" (k,), the median standard error of the paired
     difference between a model and the best of them. A model whose loss is not finite counts as the worst.
     """
-    models = request.per_client["models"].to(shard.spec.dtype)
+    models = _whole(shard, request)
     transfer = torch.zeros(models.shape[:2], dtype=torch.float64)
     noise = torch.zeros(len(request.ids), dtype=torch.float64)
 
     def work(place: int) -> None:
         losses = losses_of(shard, shard.train, int(request.ids[place]), models[place])
-        means = losses.mean(dim=1)
-        worst = means[means.isfinite()].max() if means.isfinite().any() else means.new_tensor(CAP)
-        transfer[place] = torch.where(means.isfinite(), means, worst)
-        best = int(transfer[place].argmin())
-        if losses.shape[1] > 1 and len(losses) > 1:
-            others = torch.tensor([m for m in range(len(losses)) if m != best and bool(means[m].isfinite())])
-            if len(others):
-                apart = losses[others] - losses[best]
-                noise[place] = (apart.std(dim=1) / losses.shape[1] ** 0.5).median()
+        transfer[place], noise[place] = judged(losses)
 
     shard.each(work, list(range(len(request.ids))))
     return {"transfer": transfer, "noise": noise}
+
+
+def judged(losses: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean loss of each model, (M,), and the median standard error of its difference to the best, from (M, n)."""
+    means = losses.mean(dim=1)
+    worst = means[means.isfinite()].max() if means.isfinite().any() else means.new_tensor(CAP)
+    transfer, noise = torch.where(means.isfinite(), means, worst), means.new_zeros(())
+    best = int(transfer.argmin())
+    if losses.shape[1] > 1 and len(losses) > 1:
+        others = torch.tensor([m for m in range(len(losses)) if m != best and bool(means[m].isfinite())])
+        if len(others):
+            apart = losses[others] - losses[best]
+            noise = (apart.std(dim=1) / losses.shape[1] ** 0.5).median()
+    return transfer, noise
+
+
+def _whole(shard: Shard, request: Request) -> Tensor:
+    """The models to try with all their columns, (k, M, B)."""
+    models = request.per_client["models"].to(shard.spec.dtype)
+    if not request.shared.get("private"):
+        return models
+    count = models.shape[1]
+    asked = Request(np.repeat(request.ids, count), {"rows": models.flatten(0, 1)}, request.shared)
+    return compose_rows(shard, asked).view(len(models), count, -1)
 
 
 def in_pieces(count: int, bytes_each: int, limit: int = 2**28) -> list[np.ndarray]:

@@ -30,6 +30,7 @@ COMMON_OTHER = {
     "lr_decay": 0.5,
     "batch_size": 5,
     "epochs": 2,
+    "robust": "median",
     "optimiser": "adam",
     "moments": "keep",
     "clip": 0.01,

@@ -1,0 +1,45 @@
+"""Attackers' samples: reversed labels, or a mark that stands for a class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedkin.errors import FedkinError
+from fedkin.federation import Federation, Split
+from fedkin.streams import Streams
+
+MARKED = 4
+"""How many input features the mark of a backdoor covers."""
+TARGET = 0
+"""The class that the mark stands for."""
+
+
+def stamped(x: np.ndarray, high: float) -> np.ndarray:
+    """Copies of samples (n, *shape) with the mark: their first four numbers at `high`."""
+    marked = x.copy()
+    marked.reshape(len(x), -1)[:, :MARKED] = high
+    return marked
+
+
+def poisoned(federation: Federation, hostile: Sequence[int] | np.ndarray, how: str, seed: int = 0) -> Federation:
+    """The federation with other training samples for the clients `hostile` (positions).
+
+    `labels`: class y becomes C − 1 − y, a number 2·mean − y. `backdoor`: half of the samples get the mark and class 0.
+    Test and validation samples stay as they are.
+    """
+    if how == "backdoor" and (federation.task.kind != "classification" or federation.task.tokens):
+        raise FedkinError("attack 'backdoor' needs classes and numeric inputs; choose another attack for this task")
+    train, classes = federation.train, len(federation.task.classes)
+    x, y = train.x.copy(), train.y.copy()
+    for k in hostile:
+        own = np.arange(train.offsets[k], train.offsets[k + 1])
+        if how == "backdoor":
+            rng = Streams(seed).generator("backdoor", federation.names[k])
+            own = rng.permutation(own)[: len(own) // 2]
+            x[own], y[own] = stamped(x[own], float(train.x.max())), TARGET
+        else:
+            y[own] = classes - 1 - y[own] if federation.task.kind == "classification" else 2 * y[own].mean() - y[own]
+    return replace(federation, train=Split(x, y, train.offsets), source={})

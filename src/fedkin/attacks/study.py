@@ -1,0 +1,228 @@
+"""A study: methods without attack, under attack, and under attack with a defence. Honest clients are counted alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedkin.algorithm import Algorithm
+from fedkin.algorithms import make
+from fedkin.attacks.behaviour import ATTACKS, Attack
+from fedkin.attacks.clients import Attacked
+from fedkin.attacks.samples import TARGET, poisoned, stamped
+from fedkin.errors import FedkinError, unknown
+from fedkin.federation import Federation
+from fedkin.graphs import ClientGraph
+from fedkin.local.sgd import Sgd
+from fedkin.models import ModelLike
+from fedkin.result import Result
+from fedkin.run import Options, make_options, prepare
+from fedkin.streams import Streams, client_keys
+
+ALONE = "local"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method under one attack: the metric of the honest clients' deployed models, as a mean over them."""
+
+    algorithm: str
+    title: str
+    attack: str
+    attackers: int
+    seed: int
+    clean: float
+    alone: float
+    """Local, the same honest clients."""
+    attacked: float | None
+    """None: the run broke off."""
+    guarded: float | None
+    robust: str
+    guarded_clean: float
+    """With the defence and no attacker."""
+    losses: dict[str, float | None] = field(default_factory=dict)
+    """Mean loss of the honest clients' deployed models on what a choice may be made by (validation, else training)."""
+    backdoor: dict[str, float | None] = field(default_factory=dict)
+    """Share of the honest clients' marked test samples that are taken for the target class, under a backdoor."""
+    broke: str = ""
+    """Why a run broke off."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """All cells, and influence matrices: (algorithm, attack, attackers, "attacked" or "guarded") → (K, K)."""
+
+    cells: tuple[Cell, ...]
+    influence: dict[tuple[str, str, int, str], np.ndarray]
+    names: tuple[str, ...]
+    hostile: dict[int, tuple[str, ...]]
+    """Number of attackers → their names."""
+    metric: str = "test_accuracy"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the matrices, ready for JSON."""
+        return {"cells": [asdict(cell) for cell in self.cells], "metric": self.metric, "hostile": self.hostile}
+
+
+def attackers(names: Sequence[str], count: int, seed: int) -> np.ndarray:
+    """Who is hostile: `count` clients, drawn by name; more attackers include the fewer."""
+    if not 0 <= count < len(names):
+        raise FedkinError(f"{count} attackers among {len(names)} clients; leave at least one honest client")
+    return np.sort(np.argsort(Streams(seed).words("attackers", 0, client_keys(names)), kind="stable")[:count])
+
+
+def under_attack(
+    federation: Federation,
+    model: ModelLike,
+    algorithm: Algorithm,
+    options: Options,
+    attack: Attack | str,
+    hostile: np.ndarray,
+    graph: ClientGraph | str | None = None,
+) -> Result:
+    """Train with the clients `hostile` (positions) attacking."""
+    how = attack if isinstance(attack, Attack) else find_attack(attack)
+    data = federation if how.samples is None else poisoned(federation, hostile, how.samples, options.seed)
+    run = prepare(data, model, algorithm, options, graph)
+    initial = run.setting.spec.initial_row(run.setting.streams)
+    run.clients = Attacked(run.clients, how, hostile, run.setting.streams, initial)
+    return run.run()
+
+
+def find_attack(name: str) -> Attack:
+    if name not in ATTACKS:
+        raise unknown("attack", name, list(ATTACKS))
+    return ATTACKS[name]
+
+
+def study(
+    federation: Federation,
+    model: ModelLike,
+    algorithms: Sequence[Algorithm | str],
+    attacks: Sequence[str] = tuple(ATTACKS),
+    counts: Sequence[int] = (1,),
+    options: Options | None = None,
+    graph: ClientGraph | str | None = None,
+    robust: str | None = None,
+    tell: Callable[[str], None] = lambda what: None,
+) -> Study:
+    """Every method under every attack, with and without its defence (`robust`, or the one the method recommends).
+
+    A method whose own `robust` is set keeps it as its defence. Runs that break off are told in their cells.
+    """
+    options = options or make_options()
+    methods = [make(each) if isinstance(each, str) else each for each in algorithms]
+    hows = [find_attack(name) for name in attacks]
+    hostile = {count: attackers(federation.names, count, options.seed) for count in counts}
+    if not methods:
+        raise FedkinError("nothing to attack; name at least one method")
+    bench = _Bench(federation, model, options, graph)
+    tell("local")
+    alone = bench.run(make(ALONE, methods[0].model_dump(include=set(Sgd.model_fields))))
+    cells, influence = [], {}
+    for method in methods:
+        guard = robust or method.robust or method.defence
+        plain, guarded = (method.model_copy(update={"robust": each}) for each in (None, guard))
+        tell(f"{method.name}, no attack")
+        clean, guarded_clean = bench.run(plain), bench.run(guarded)
+        for count, who in hostile.items():
+            honest = np.setdiff1d(np.arange(len(federation)), who)
+            for how in hows:
+                tell(f"{method.name}, {how.name}, {count} of {len(federation)}")
+                found = {kind: bench.tried(m, how, who) for kind, m in (("attacked", plain), ("guarded", guarded))}
+                results = {kind: result for kind, result in found.items() if isinstance(result, Result)}
+                for kind, result in results.items():
+                    if result.influence is not None:
+                        influence[method.name, how.name, count, kind] = result.influence
+                scores = {kind: mean_of(result, honest) for kind, result in results.items()}
+                runs = {"clean": clean, **results}
+                cells.append(
+                    Cell(
+                        method.name,
+                        method.title,
+                        how.name,
+                        count,
+                        options.seed,
+                        clean=mean_of(clean, honest),
+                        alone=mean_of(alone, honest),
+                        attacked=scores.get("attacked"),
+                        guarded=scores.get("guarded"),
+                        robust=guard,
+                        guarded_clean=mean_of(guarded_clean, honest),
+                        losses={kind: bench.loss(result, honest) for kind, result in runs.items()},
+                        backdoor={kind: bench.fooled(result, honest) for kind, result in runs.items()}
+                        if how.samples == "backdoor"
+                        else {},
+                        broke=next((why for why in found.values() if isinstance(why, str)), ""),
+                    )
+                )
+    named = {count: tuple(federation.names[k] for k in who) for count, who in hostile.items()}
+    return Study(tuple(cells), influence, federation.names, named, alone.metric)
+
+
+def mean_of(result: Result, honest: np.ndarray) -> float:
+    """The metric of the deployed models, as a mean over the honest clients that have test samples."""
+    return float(np.nanmean(np.array(result.metrics["deployed"][result.metric], dtype=float)[honest]))
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What all runs of a study have in common."""
+
+    federation: Federation
+    model: ModelLike
+    options: Options
+    graph: ClientGraph | str | None
+
+    def run(self, algorithm: Algorithm) -> Result:
+        return prepare(self.federation, self.model, algorithm, self.options, self.graph).run()
+
+    def tried(self, algorithm: Algorithm, attack: Attack, hostile: np.ndarray) -> Result | str:
+        """The result, or why the run broke off."""
+        try:
+            return under_attack(self.federation, self.model, algorithm, self.options, attack, hostile, self.graph)
+        except FedkinError as problem:
+            return str(problem)
+
+    def loss(self, result: Result, honest: np.ndarray) -> float | None:
+        """Mean loss of the honest clients' deployed models on validation samples, or on training samples without."""
+        part = self.federation.validation if self.federation.validation.sizes.any() else self.federation.train
+        return self._mean(result, honest, lambda k: part[k], _loss)
+
+    def fooled(self, result: Result, honest: np.ndarray) -> float | None:
+        """The share of marked test samples of other classes that the honest clients' models take for the target."""
+        high = float(self.federation.train.x.max())
+
+        def marked(k: int) -> tuple[np.ndarray, np.ndarray]:
+            x, y = self.federation.test[k]
+            return stamped(x[y != TARGET], high), y[y != TARGET]
+
+        return self._mean(
+            result, honest, marked, lambda outputs, y: float((outputs.argmax(dim=1) == TARGET).double().mean())
+        )
+
+    def _mean(
+        self,
+        result: Result,
+        honest: np.ndarray,
+        samples: Callable[[int], tuple[np.ndarray, np.ndarray]],
+        score: Callable[[torch.Tensor, torch.Tensor], float],
+    ) -> float | None:
+        found = []
+        for k in honest:
+            x, y = samples(int(k))
+            if len(x):
+                with torch.no_grad():
+                    outputs = result.models[result.names[k]](torch.as_tensor(x).to(getattr(torch, self.options.dtype)))
+                found.append(score(outputs, torch.as_tensor(y)))
+        return float(np.mean(found)) if found else None
+
+
+def _loss(outputs: torch.Tensor, y: torch.Tensor) -> float:
+    if y.is_floating_point():
+        return float((outputs - y).double().square().mean())
+    return float(torch.nn.functional.cross_entropy(outputs.double(), y.long(), reduction="none").clamp(max=6).mean())

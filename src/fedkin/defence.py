@@ -1,0 +1,107 @@
+"""Defence: what `robust` asks for, around the coupling of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from fedkin.clients import Clients
+from fedkin.couplings import Coupling, aggregation
+from fedkin.couplings.robust import NormBounded, Robust, Rule, clipping, replacing
+from fedkin.errors import FedkinError, unknown
+from fedkin.local.transfer import TRANSFER, in_pieces
+from fedkin.models import Layout
+
+EVIDENCE, NORM = "evidence", "norm"
+RULES: dict[str, tuple[Callable[..., Rule], float | None, tuple[float, float]]] = {
+    "clip": (clipping, 1.0, (0, np.inf)),
+    "trimmed": (lambda share: replacing(partial(aggregation.trimmed_mean, share=share)), 0.25, (0, 0.5)),
+    "median": (lambda: replacing(aggregation.median), None, (0, 0)),
+    "krum": (lambda share: replacing(partial(aggregation.krum, share=share)), 0.25, (0, 0.5)),
+    "bulyan": (lambda share: replacing(partial(aggregation.bulyan, share=share)), 0.25, (0, 0.5)),
+    "geometric-median": (lambda: replacing(aggregation.geometric_median), None, (0, 0)),
+}
+"""Name → the rule of a strength, the usual strength (None: it has none) and the range it may have."""
+STRENGTHS: dict[str, tuple[float | None, tuple[float, float]]] = {
+    **{name: (usual, range_) for name, (_, usual, range_) in RULES.items()},
+    NORM: (2.0, (0, np.inf)),
+    EVIDENCE: (1.0, (0, np.inf)),
+}
+
+
+def parsed(robust: str) -> tuple[str, float | None]:
+    """The name and the strength of a defence: "clip" is ("clip", 1.0), "clip:2" is ("clip", 2.0)."""
+    name, _, number = robust.partition(":")
+    if name not in STRENGTHS:
+        raise unknown("defence", name, list(STRENGTHS))
+    usual, (low, high) = STRENGTHS[name]
+    if not number:
+        return name, usual
+    try:
+        strength = float(number)
+    except ValueError:
+        strength = np.nan
+    if usual is None or not low <= strength <= high:
+        range_ = "it has no strength" if usual is None else f"give a number from {low:g} to {high:g}"
+        raise FedkinError(f"robust={robust!r}: {range_}, for example robust={name!r}")
+    return name, strength
+
+
+def rule_of(robust: str) -> Rule:
+    """The rule of a defence that looks at rows alone."""
+    name, strength = parsed(robust)
+    make = RULES[name][0]
+    return make() if strength is None else make(strength)
+
+
+def rule_for_letters(robust: str) -> Rule:
+    """The rule of a client that knows its own row and its neighbours' letters, and nothing of how they came about."""
+    name, strength = parsed(robust)
+    if name == EVIDENCE:
+        return clipping(3.0)  # weights have fallen already
+    return clipping(strength or 0.0) if name == NORM else rule_of(robust)
+
+
+@dataclass(frozen=True)
+class Defence:
+    """A defence for one round: it may ask the clients what they think of each other's models (`evidence`)."""
+
+    robust: str
+    clients: Clients
+    private: tuple[str, ...]
+    """Tensors that never leave a client: it tries other models with its own in their place."""
+    layout: Layout
+
+    def around(self, coupling: Coupling, trained: Tensor, before: Tensor, columns: Tensor | None = None) -> Coupling:
+        """The robust form of a coupling of `trained` rows (K, B), which clients began at `before`."""
+        name, strength = parsed(self.robust)
+        if name == NORM:
+            return NormBounded(coupling, before if columns is None else before[:, columns], strength or 0.0)
+        if name == EVIDENCE:
+            return Robust(coupling, clipping(3.0), lambda pairs: self.tried(trained, pairs), strength or 0.0)
+        return Robust(coupling, rule_of(self.robust))
+
+    def tried(self, models: Tensor, pairs: sp.csr_array) -> tuple[sp.csr_array, np.ndarray]:
+        """The loss of model j on client i's training samples, on the given pairs, and its noise (K,).
+
+        A client that does not answer finds all models alike.
+        """
+        shared = models[:, ~self.layout.mask(self.private)] if self.private else models
+        losses, noise, degrees = pairs.copy(), np.zeros(pairs.shape[0]), np.diff(pairs.indptr)
+        for degree in np.unique(degrees[degrees > 0]):
+            asked = np.flatnonzero(degrees == degree)
+            for some in in_pieces(len(asked), int(degree) * shared.shape[1] * shared.element_size()):
+                ids = asked[some]
+                peers = np.stack([pairs.indices[slice(*pairs.indptr[k : k + 2])] for k in ids])
+                tried = {"models": shared[torch.from_numpy(peers.astype(np.int64))]}
+                told = self.clients.ask(TRANSFER, ids, tried, {"private": self.private})
+                for k, found in zip(told.ids, told["transfer"].numpy()):
+                    losses.data[slice(*losses.indptr[k : k + 2])] = found
+                noise[told.ids] = told["noise"].numpy()
+        return losses, noise
