@@ -9,6 +9,7 @@ from pydantic import Field
 from fedkin.algorithm import Deploys, Setting
 from fedkin.algorithms.fedavg import FedAvg
 from fedkin.errors import unknown
+from fedkin.models import Layout
 
 
 class FedPer(FedAvg):
@@ -31,15 +32,19 @@ class FedPer(FedAvg):
     )
 
     def check(self, setting: Setting) -> None:
-        layout = setting.spec.layout
-        for module in self.head or ():
-            if not layout.under([module]):
-                modules = {slot.name.rpartition(".")[0] for slot in layout.slots}
-                parents = {name.split(".")[0] for name in modules}
-                raise unknown("module of the model for the head", module, sorted((modules | parents) - {""}))
+        head_of(setting.spec.layout, self.head)
 
     def private(self, setting: Setting) -> tuple[str, ...]:
-        layout = setting.spec.layout
-        if self.head is not None:
-            return layout.under(self.head)
-        return layout.under(["classifier"]) or layout.under([layout.parameters[-1].name.rpartition(".")[0]])
+        return head_of(setting.spec.layout, self.head)
+
+
+def head_of(layout: Layout, modules: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The names of the tensors of these modules; None: of `classifier`, or of the last layer where there is none."""
+    for module in modules or ():
+        if not layout.under([module]):
+            found = {slot.name.rpartition(".")[0] for slot in layout.slots}
+            parents = {name.split(".")[0] for name in found}
+            raise unknown("module of the model for the head", module, sorted((found | parents) - {""}))
+    if modules is not None:
+        return layout.under(modules)
+    return layout.under(["classifier"]) or layout.under([layout.parameters[-1].name.rpartition(".")[0]])

@@ -1,0 +1,3 @@
+"""FedBABU in the contract tests."""
+
+OTHER = {"head": [], "tune": "head"}

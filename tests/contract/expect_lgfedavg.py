@@ -1,0 +1,3 @@
+"""LG-FedAvg in the contract tests."""
+
+OTHER = {"head": []}
