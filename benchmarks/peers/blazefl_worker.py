@@ -1,4 +1,4 @@
-"""BlazeFL: its FedAvg on its pool of processes, one per core, with shared memory (its quickest mode on two cores).
+"""BlazeFL: its FedAvg on its pool of processes, one per core, with shared memory (its pool of threads was not tried).
 
 A round is what its example's loop does: sample (all), broadcast, train, load into the server. How data are held is the
 user's in BlazeFL; here they are tensors in memory, cut into shuffled batches without a DataLoader. It forks a new pool in
