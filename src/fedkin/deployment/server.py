@@ -3,7 +3,7 @@
 Settings are a TOML file on the server (run config: settings="…/federation.toml", out="…/result"):
 
     [federation]                sites, wait, timeout, task, classes, test_fraction, validation_fraction, split_seed,
-                                accept, most_samples, update_limit
+                                accept, owners, most_samples, update_limit
     [federation.forecast]       mean, std, every, missing, told: targets are z-scores of a series (missing = inf: none is)
     [model]                     name; with name = "sites" also allowed: the models that clients may bring
     [algorithm]  [graph]  [run]       as for fedkin run
@@ -96,7 +96,7 @@ def _model(section: Mapping[str, Any]) -> ModelSection:
 
 def train_sites(line: Line, plan: FederationFile, out: Path, callbacks: tuple[Callback, ...] = ()) -> Result:
     """Train over the sites on a line; the result is written to `out`, every site's models to its own disk."""
-    register = Register.read(out, plan.federation.accept)
+    register = Register.read(out, plan.federation.accept, plan.federation.owners)
     called = Roll(line, plan.federation, register, plan.model, plan.allowed).call(plan.options.dtype, plan.options.seed)
     model: Any = models_of(called.own) if plan.model == SITES else resolve(plan.model)
     roster = called.roster

@@ -2,6 +2,7 @@
 
 `sites.json` in the run's folder, written when sites first join: {"sites": {node: {client: hash of its data}}}. Later a
 client speaks through that node alone and with the same data, unless the operator accepts it again (`accept` in [federation]).
+Who knows the nodes beforehand (`flwr supernode register` tells them) writes whose clients are whose under `owners`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fedkin.files import write_json
 
 FILE = "sites.json"
 EVERYONE = "*"
+UNKNOWN = ""
 
 
 class SitesFile(BaseModel):
@@ -37,11 +39,13 @@ class Register:
     sites: dict[int, dict[str, str]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path, accept: Sequence[str] = ()) -> Register:
-        """The register of a run; an empty one if it has none yet."""
+    def read(
+        cls, folder: Path, accept: Sequence[str] = (), owners: Mapping[int, Sequence[str]] | None = None
+    ) -> Register:
+        """The register of a run. If it has none yet it holds the `owners` that the operator names, data unknown."""
         path = folder / FILE
         if not path.exists():
-            return cls(path, accept)
+            return cls(path, accept, {node: dict.fromkeys(names, UNKNOWN) for node, names in (owners or {}).items()})
         try:
             return cls(path, accept, SitesFile.model_validate(json.loads(path.read_text())).sites)
         except (OSError, ValueError, ValidationError, RecursionError) as problem:
@@ -64,7 +68,7 @@ class Register:
                     f"client {name!r} is registered with another site's key; if it has moved, let federation.toml say "
                     f"accept = [{name!r}] under [federation]"
                 )
-            if fingerprint is not None and fingerprint != self.sites[owner][name]:
+            if fingerprint is not None and self.sites[owner][name] not in (UNKNOWN, fingerprint):
                 return (
                     f"the data of client {name!r} are not those it was registered with; if that is right, let "
                     f"federation.toml say accept = [{name!r}] under [federation]"

@@ -142,11 +142,11 @@ class Site:
         recipe = state.recipe()
         if recipe is not None and recipe.head["task"] != head["task"]:
             host.answer(recipe.head["task"], self._request(host, recipe)[0])
-        fresh = not host.shard.objects
+        fresh = not _made(host)
         request, letter_bytes = self._request(host, message)
         answer = host.answer(head["task"], request)
         state.keep(host)
-        if fresh and host.shard.objects:
+        if fresh and _made(host):
             state.keep_recipe(message)
         arrays = dict(answer.arrays)
         if "model" in arrays:
@@ -251,6 +251,11 @@ class Site:
             write_json(out / f"{stem}.json", {**card, "client": client.name, "files": [f"{stem}.safetensors"]})
             written.append(client.name)
         return Message({"deployed": written})
+
+
+def _made(host: Host) -> bool:
+    """Whether a task has made something that is no tensor, to be made again for every message. (A dict only remembers.)"""
+    return any(not isinstance(held, dict) for held in host.shard.objects.values())
 
 
 def answer_at(path: Path, message: Message) -> Message:
