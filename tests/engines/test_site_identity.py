@@ -133,6 +133,17 @@ def test_a_returning_site_must_show_the_data_it_registered_with(paths: list[Path
     assert [set(names) for names in failed(result)] == [set(), {"site-b"}, set(), set()]
 
 
+def test_a_run_goes_on_while_a_site_is_away_or_talks_nonsense(paths: list[Path], tmp_path: Path) -> None:
+    for number, kind in enumerate(("hello", "join", "nothing")):
+        out = tmp_path / f"result-{number}"
+        train_sites(sites.LoopLine(paths), plan(tmp_path, rounds=1), out)
+        line = Tells(paths, kind, lambda own: "nonsense")
+        line.away = {1} if kind == "nothing" else set()
+        result = train_sites(line, plan(tmp_path, rounds=2), out)
+        assert len(result.names) == 6
+        assert [set(names) for names in failed(result)] == [set(), {"site-b"} if kind != "hello" else set()]
+
+
 def test_the_register_holds_when_the_run_is_taken_up_again(paths: list[Path], tmp_path: Path) -> None:
     train_sites(sites.LoopLine(paths), plan(tmp_path, rounds=1), tmp_path / "result")
     swapped = sites.LoopLine([paths[1], paths[0], paths[2]])

@@ -97,7 +97,8 @@ def _model(section: Mapping[str, Any]) -> ModelSection:
 def train_sites(line: Line, plan: FederationFile, out: Path, callbacks: tuple[Callback, ...] = ()) -> Result:
     """Train over the sites on a line; the result is written to `out`, every site's models to its own disk."""
     register = Register.read(out, plan.federation.accept, plan.federation.owners)
-    called = Roll(line, plan.federation, register, plan.model, plan.allowed).call(plan.options.dtype, plan.options.seed)
+    roll = Roll(line, plan.federation, register, plan.model, plan.allowed)
+    called = roll.call(plan.options.dtype, plan.options.seed, resumed=checkpoint.latest(out) is not None)
     model: Any = models_of(called.own) if plan.model == SITES else resolve(plan.model)
     roster = called.roster
     spec = plan.algorithm.model_spec(model, roster.names, roster.task, getattr(torch, plan.options.dtype))

@@ -62,7 +62,7 @@ class FlowerClients(Sharded):
         """Tells this server from one before it: a site refuses messages of an earlier one that come late."""
         self.behind: set[int] = set()
         """Sites that have not been told yet to go back to the mark."""
-        self.lost: set[int] = set()
+        self.lost: set[int] = set(called.away)
         """Sites that did not answer: before they are heard again they show that they are who they were."""
 
     # --- messages -----------------------------------------------------------------------------------------------------

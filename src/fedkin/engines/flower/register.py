@@ -1,7 +1,7 @@
 """Register: who may speak for whom. Flower binds a node to a key; the register binds clients to the node they came with.
 
-`sites.json` in the run's folder, written when sites first join: {"sites": {node: {client: hash of its data}}}. Later a
-client speaks through that node alone and with the same data, unless the operator accepts it again (`accept` in [federation]).
+`sites.json` in the run's folder, written when sites first join: {"sites": {node: {client: hash of its data}}}, and what the
+clients said then, so that a run goes on while some of them are away. Later a client speaks through that node alone and with the same data, unless the operator accepts it again (`accept` in [federation]).
 Who knows the nodes beforehand (`flwr supernode register` tells them) writes whose clients are whose under `owners`.
 """
 
@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -23,10 +24,25 @@ EVERYONE = "*"
 UNKNOWN = ""
 
 
+class Begun(BaseModel):
+    """What a run began with: its clients in order, their sizes and models, the task."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    names: list[Name]
+    train: list[int]
+    validation: list[int]
+    test: list[int]
+    fingerprint: str
+    own: dict[Name, str | None]
+    task: dict[str, Any]
+
+
 class SitesFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     sites: dict[int, dict[Name, str]]
+    begun: Begun | None = None
 
 
 @dataclass
@@ -37,6 +53,7 @@ class Register:
     accept: Sequence[str] = ()
     """Clients whose new node or new data the operator accepts; "*" for all."""
     sites: dict[int, dict[str, str]] = field(default_factory=dict)
+    begun: Begun | None = None
 
     @classmethod
     def read(
@@ -47,7 +64,8 @@ class Register:
         if not path.exists():
             return cls(path, accept, {node: dict.fromkeys(names, UNKNOWN) for node, names in (owners or {}).items()})
         try:
-            return cls(path, accept, SitesFile.model_validate(json.loads(path.read_text())).sites)
+            known = SitesFile.model_validate(json.loads(path.read_text()))
+            return cls(path, accept, known.sites, known.begun)
         except (OSError, ValueError, ValidationError, RecursionError) as problem:
             raise FedkinError(
                 f"{path} cannot be read; put it back, or remove it to register the sites anew"
@@ -75,13 +93,14 @@ class Register:
                 )
         return None
 
-    def enter(self, joined: Mapping[int, Mapping[str, str]]) -> None:
+    def enter(self, joined: Mapping[int, Mapping[str, str]], begun: Begun | None = None) -> None:
         """Keep who joined through which node; clients that were accepted again move to their new one."""
         moved = {name for own in joined.values() for name in own}
         kept = {node: {name: f for name, f in own.items() if name not in moved} for node, own in self.sites.items()}
         for node, own in joined.items():
             kept[node] = {**kept.get(node, {}), **own}
         found = {node: own for node, own in kept.items() if own}
-        if found != self.sites:
-            self.sites = found
-            write_json(self.path, {"sites": found})
+        if found != self.sites or begun is not None:
+            self.sites, self.begun = found, begun or self.begun
+            told = None if self.begun is None else self.begun.model_dump()
+            write_json(self.path, {"sites": found, "begun": told})

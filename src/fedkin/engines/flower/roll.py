@@ -11,7 +11,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedkin.engines.flower.line import Line
 from fedkin.engines.flower.messages import MOST_SAMPLES, Described, Hello, Join, Sized, one_line, read_head
-from fedkin.engines.flower.register import Register
+from fedkin.engines.flower.register import Begun, Register
 from fedkin.engines.flower.setup import SITES, Setup, allowed_model
 from fedkin.engines.flower.wire import HEAD_LIMIT, Message
 from fedkin.errors import FedkinError
@@ -61,6 +61,8 @@ class Called:
     setup: Setup
     own: dict[str, str | None]
     """Client → the model it names."""
+    away: frozenset[int] = frozenset()
+    """Sites of a run that goes on which did not join again yet."""
 
 
 @dataclass
@@ -76,27 +78,39 @@ class Roll:
     told: dict[int, list[Described]] = field(default_factory=dict)
     excluded: dict[int, str] = field(default_factory=dict)
 
-    def call(self, dtype: str, seed: int) -> Called:
+    def call(self, dtype: str, seed: int, resumed: bool = False) -> Called:
+        """Who takes part. A run that is `resumed` has the clients it began with, whoever of them is there now."""
+        begun = self.register.begun if resumed else None
         self._hello()
         while True:
-            task, s = self._agreed(), self.settings
+            s, task = self.settings, self._agreed() if begun is None else _task_of(begun, self.settings)
             setup = Setup(task, self.model, dtype, seed, s.test_fraction, s.validation_fraction, s.split_seed)
             facts = self._join(setup)
-            if self._agreed() == task:  # a site that was excluded on the way may have brought labels of its own
+            if (
+                begun is not None or self._agreed() == task
+            ):  # one excluded on the way may have brought labels of its own
                 break
-        nodes = sorted(self.told, key=lambda node: min(client.name for client in self.told[node]))
-        self.register.enter({node: {c.name: facts[c.name].fingerprint for c in self.told[node]} for node in nodes})
-        names = tuple(client.name for node in nodes for client in self.told[node])
-        train, validation, test = (
-            np.array([getattr(facts[n], part) for n in names]) for part in ("train", "validation", "test")
+        joined = {node: {c.name: facts[c.name].fingerprint for c in own} for node, own in self.told.items()}
+        begun = begun or self._begun(facts, task)
+        self.register.enter(joined, begun)
+        place = {name: k for k, name in enumerate(begun.names)}
+        known = {n: sorted(place[name] for name in own if name in place) for n, own in self.register.sites.items()}
+        nodes = sorted((node for node in known if known[node]), key=lambda node: known[node][0])
+        train, validation, test = (np.array(part) for part in (begun.train, begun.validation, begun.test))
+        roster = Roster(
+            tuple(begun.names), task, train, validation, test, begun.fingerprint, source={"flower": len(nodes)}
         )
-        told_data = json.dumps([names, [facts[name].fingerprint for name in names]]).encode()
+        away = frozenset(host for host, node in enumerate(nodes) if node not in self.told)
+        return Called(roster, [np.array(known[node]) for node in nodes], nodes, setup, dict(begun.own), away)
+
+    def _begun(self, facts: Mapping[str, Sized], task: Task) -> Begun:
+        """What the run begins with: sites in the order of their first names, clients as their sites have them."""
+        order = sorted(self.told.values(), key=lambda own: min(client.name for client in own))
+        own = {client.name: client.model for clients in order for client in clients}
+        sizes = {part: [getattr(facts[name], part) for name in own] for part in ("train", "validation", "test")}
+        told_data = json.dumps([list(own), [facts[name].fingerprint for name in own]]).encode()
         fingerprint = hashlib.blake2b(told_data, digest_size=12).hexdigest()
-        roster = Roster(names, task, train, validation, test, fingerprint, source={"flower": len(nodes)})
-        place = {name: k for k, name in enumerate(names)}
-        members = [np.array([place[client.name] for client in self.told[node]]) for node in nodes]
-        own = {client.name: client.model for node in nodes for client in self.told[node]}
-        return Called(roster, members, nodes, setup, own)
+        return Begun(names=list(own), **sizes, fingerprint=fingerprint, own=own, task=task.told())
 
     # --- leaving out --------------------------------------------------------------------------------------------------
 
@@ -211,6 +225,11 @@ class Roll:
                     break
         self._enough()
         return _task([c for site in self.told.values() for c in site], labelled, self.settings)
+
+
+def _task_of(begun: Begun, settings: FederationSettings) -> Task:
+    """The task that a run began with."""
+    return replace(Task.read({**begun.task, "forecast": None}), forecast=settings.forecast)
 
 
 def _most(values: Iterable[Any]) -> Any:
