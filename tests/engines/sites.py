@@ -13,6 +13,12 @@ from fedkin.engines.flower.wire import Message
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 
+OPEN = """statistics = "exact"
+label_counts = true
+letters = ["predictions", "public", "private"]
+arrays = ["features", "gradient", "parts", "held", "answers", "points"]"""
+"""A policy that lets every method do what it does."""
+
 
 def write_sites(
     federation: Federation,
@@ -20,6 +26,7 @@ def write_sites(
     groups: Sequence[Sequence[int]],
     disclose: bool = True,
     models: Mapping[str, str] | None = None,
+    policy: str = OPEN,
 ) -> list[Path]:
     """One folder per group of clients, with their splits as NPZ files and a site.toml."""
     found = []
@@ -35,7 +42,7 @@ def write_sites(
             lines += ["[[clients]]", f'name = "{name}"', f'data = "{name}.npz"']
             lines += [f'model = "{models[name]}"'] if models else []
         path = site / "site.toml"
-        path.write_text("\n".join(lines) + "\n")
+        path.write_text("\n".join([*lines, "[policy]", policy]) + "\n")
         found.append(path)
     return found
 

@@ -105,12 +105,11 @@ class Asking(ABC):
             return answer
         self._replay(self._recipe)
         answer = question()
-        if answer.forgot:
-            raise FedkinError(
-                f"client {answer.forgot[0]!r} forgot what it was told right after it was told again; its host loses it: "
-                "let it run the same fedkin as the others and keep its state folder between messages"
-            )
-        return answer
+        again = (
+            "forgot what it was told right after it was told again; its host loses it: let it run the same fedkin as the "
+            "others and keep its state folder between messages"
+        )
+        return replace(answer, failed={**answer.failed, **dict.fromkeys(answer.forgot, again)})
 
     def _replay(self, recipe: Callable[[], Any]) -> None:
         self.restarted, self._reminding = False, True

@@ -12,16 +12,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.engines.flower.checks import agreeing, allowed_bytes, expected, letter_limit, read_answer, read_letters
+from fedkin.engines.flower.checks import (
+    Far,
+    agreeing,
+    agreeing_letters,
+    allowed_bytes,
+    letter_limit,
+    plausible,
+    read_answer,
+    read_letters,
+)
 from fedkin.engines.flower.line import Line
-from fedkin.engines.flower.setup import Setup
+from fedkin.engines.flower.messages import Deployed, Join, read_head
+from fedkin.engines.flower.register import Register
+from fedkin.engines.flower.roll import Called, FederationSettings
 from fedkin.engines.flower.wire import HEAD_LIMIT, Message, split_shared, under
 from fedkin.engines.host import Answer
 from fedkin.engines.sharding import Post, Question, Said, Sharded, no_letter
 from fedkin.errors import FedkinError
 from fedkin.models import ModelSpec
-from fedkin.roster import Roster
 
+PARTS = ("train", "validation", "test")
 MARK = "site_state"
 """What a checkpoint holds instead of private state: the run's name at the sites, and the mark they keep it under."""
 
@@ -36,22 +47,23 @@ class FlowerClients(Sharded):
     def __init__(
         self,
         line: Line,
-        roster: Roster,
-        members: Sequence[np.ndarray],
-        nodes: Sequence[int],
+        called: Called,
         spec: ModelSpec,
-        setup: Setup,
-        timeout: float,
+        register: Register,
+        settings: FederationSettings,
     ) -> None:
-        super().__init__(roster.names, roster.train, members)
-        self.line, self.roster, self.spec, self.setup, self.timeout = line, roster, spec, setup, timeout
-        self.node = list(nodes)
+        super().__init__(called.roster.names, called.roster.train, called.members)
+        self.line, self.roster, self.spec, self.setup = line, called.roster, spec, called.setup
+        self.register, self.timeout, self.far = register, settings.timeout, Far(updates=settings.update_limit)
+        self.node = list(called.nodes)
         self.run = secrets.token_hex(7)
         self.mark = 0
         self.session = time.time_ns()
         """Tells this server from one before it: a site refuses messages of an earlier one that come late."""
         self.behind: set[int] = set()
         """Sites that have not been told yet to go back to the mark."""
+        self.lost: set[int] = set(called.away)
+        """Sites that did not answer: before they are heard again they show that they are who they were."""
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -66,32 +78,61 @@ class FlowerClients(Sharded):
         self, messages: Mapping[int, Message], limits: Mapping[int, int] | None = None
     ) -> dict[int, Message | str]:
         """Site → its answer or the reason why there is none. A site that is not connected is not waited for."""
-        self._find_again()
+        refused = self._find_again()
         online = set(self.line.nodes())
-        there = {host: message for host, message in messages.items() if self.node[host] in online}
+        there = {host: m for host, m in messages.items() if self.node[host] in online and host not in refused}
+        self.lost |= {host for host in messages if self.node[host] not in online}
         bounds = {self.node[host]: (limits or {}).get(host, HEAD_LIMIT) for host in there}
         for host in self.behind & set(there):
             there[host] = Message({**there[host].head, "restore": True}, there[host].tensors)
         got = self.line.send({self.node[host]: m for host, m in there.items()}, bounds, self.timeout) if there else {}
-        self.behind -= {host for host in there if isinstance(got[self.node[host]], Message)}
+        heard = {host for host in there if isinstance(got[self.node[host]], Message)}
+        self.behind -= heard
+        self.lost |= set(there) - heard
         away = "its site is not connected"
-        return {host: got[self.node[host]] if host in there else away for host in messages}
+        return {host: got[self.node[host]] if host in there else refused.get(host, away) for host in messages}
 
-    def _find_again(self) -> None:
-        """A site may come back as another node: ask the nodes that are new who they are."""
+    def _find_again(self) -> dict[int, str]:
+        """Let sites that were lost join again, through their own node or, if the operator accepts that, through another.
+
+        A site shows the clients and the data that it was registered with. Site → why it is not let in.
+        """
         online = set(self.line.nodes())
-        lost = [host for host, node in enumerate(self.node) if node not in online]
-        strangers = sorted(online - set(self.node))
-        if not lost or not strangers:
-            return
-        hello = Message({"kind": "hello"})
-        for node, told in self.line.send(
-            dict.fromkeys(strangers, hello), dict.fromkeys(strangers, HEAD_LIMIT), self.timeout
-        ).items():
-            names = {c.get("name") for c in told.head.get("clients", [])} if isinstance(told, Message) else set()
-            for host in lost:
-                if names == {self.names[k] for k in self.members[host]}:
-                    self.node[host] = node
+        away = [host for host, node in enumerate(self.node) if node not in online]
+        back = {self.node[host]: [host] for host in self.lost if self.node[host] in online}
+        asked = {**back, **{node: away for node in sorted(online - set(self.node)) if away}}
+        if not asked:
+            return {}
+        join = Message({"kind": "join", "setup": self.setup.told()})
+        told = self.line.send(dict.fromkeys(asked, join), dict.fromkeys(asked, HEAD_LIMIT), self.timeout)
+        refused: dict[int, str] = {}
+        for node, hosts in asked.items():
+            try:
+                host, entries = self._joined(told[node], hosts)
+                fault = self.register.fault(node, entries)
+                if fault:
+                    raise FedkinError(fault)
+            except FedkinError as problem:
+                refused |= {host: str(problem) for host in hosts if self.node[host] == node}
+                continue
+            self.register.enter({node: entries})
+            self.node[host] = node
+            self.lost.discard(host)
+        return refused
+
+    def _joined(self, told: Message | str, hosts: Sequence[int]) -> tuple[int, dict[str, str]]:
+        """Which of these sites it is that joins again, and the hashes of its clients' data."""
+        if isinstance(told, str):
+            raise FedkinError(told)
+        clients = {client.name: client for client in read_head(Join, told).clients}
+        for host in hosts:
+            own = self.members[host]
+            if set(clients) == {self.names[k] for k in own}:
+                sizes = {self.names[k]: [int(getattr(self.roster, part)[k]) for part in PARTS] for k in own}
+                if any([getattr(clients[name], part) for part in PARTS] != due for name, due in sizes.items()):
+                    raise FedkinError("joined again with another number of samples")
+                return host, {name: client.fingerprint for name, client in clients.items()}
+        raise FedkinError("joined again with other clients than it is registered with")
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
@@ -114,11 +155,13 @@ class FlowerClients(Sharded):
                 continue
             question = questions[host]
             try:
-                answer, told = read_answer(got, self._names(host, question.ids), expected(question, self.spec))
+                names = self._names(host, question.ids)
+                answer, told = read_answer(got, names, question, self.spec, self.roster.task)
                 said[host], size = replace(answer, ids=question.ids[answer.ids]), max(size, told)
             except FedkinError as problem:
                 said[host] = str(problem)
-        return agreeing(said), size
+        members = dict(enumerate(self.members))
+        return plausible(agreeing(said), questions, members, self.roster, self.far), size
 
     def _send(self, questions: Mapping[int, Question]) -> Said:
         return self._answers(questions, {host: self._question(host, q, {}) for host, q in questions.items()})[0]
@@ -127,7 +170,7 @@ class FlowerClients(Sharded):
         wanted = _abroad(posts)
         padded = any(post.padded for post in posts.values())
         letters, silent, lacking = self._collect(letter, wanted, padded)
-        if wanted and wanted.keys() <= lacking.keys():
+        if wanted and len(lacking) == len(self.members):
             raise no_letter(letter, next(iter(lacking.values())))
         messages = {}
         for host, question in questions.items():
@@ -144,20 +187,23 @@ class FlowerClients(Sharded):
         names = {host: self._names(host, ids) for host, ids in wanted.items()}
         asked = {host: self._message("post", letter=letter, clients=own) for host, own in names.items()}
         limit = letter_limit(self.spec, self.roster.task)
-        letters: dict[str, Tensor] = {}
+        found: dict[int, Mapping[str, Tensor]] = {}
         silent: dict[int, str] = {}
         lacking: dict[int, list[str]] = {}
         for host, got in self.call(asked, {host: limit * len(own) for host, own in names.items()}).items():
-            if isinstance(got, str):
-                silent[host] = got
-            elif "missing" in got.head:
-                lacking[host] = [str(name) for name in got.head["missing"]]
-            else:
-                try:
-                    letters |= read_letters(got, letter, names[host], padded, next(iter(letters.values()), None))
-                except FedkinError as problem:
-                    silent[host] = str(problem)
-        return letters, silent, lacking
+            try:
+                if isinstance(got, str):
+                    raise FedkinError(got)
+                read = read_letters(got, letter, names[host], padded)
+                if isinstance(read, dict):
+                    found[host] = read
+                else:
+                    lacking[host] = read
+            except FedkinError as problem:
+                silent[host] = str(problem)
+        good, unlike = agreeing_letters(found, letter, self.far.values)
+        letters = {name: value for own in good.values() for name, value in own.items()}
+        return letters, silent | unlike, lacking
 
     def _with_mail(
         self, host: int, question: Question, letter: str, post: Post, letters: Mapping[str, Tensor]
@@ -192,9 +238,12 @@ class FlowerClients(Sharded):
             messages[host] = self._message("deploy", cards=mine)
         failed: dict[str, str] = {}
         for host, got in self.call(messages).items():
-            reason = got if isinstance(got, str) else got.head.get("refused")
-            if reason:
-                failed |= {self.names[k]: str(reason) for k in self.members[host]}
+            try:
+                if isinstance(got, str):
+                    raise FedkinError(got)
+                read_head(Deployed, got)
+            except FedkinError as problem:
+                failed |= {self.names[k]: str(problem) for k in self.members[host]}
         return failed
 
     def close(self) -> None:

@@ -48,8 +48,35 @@ class Setup:
         return estimators.of(model, names, self.task, dtype)
 
 
+MOST_OPTIONS, LARGEST_OPTION = 4, 4096
+"""Options of a model that a site names: how many, and how large. A network of four layers of 4096 takes 200 MB."""
+
+
+def allowed_model(name: str, allowed: Sequence[str]) -> str | None:
+    """Why a client may not bring the model `name`, or None. Nothing is imported or made to find out.
+
+    `allowed` is the operator's list: "tree" allows any depth within bounds, "tree:5" that one; empty, all of fedkin's own.
+    Whatever else a site names is only text.
+
+    >>> allowed_model("tree:5", ["tree", "ridge"]), allowed_model("os:abort", [])
+    (None, "model 'os:abort' is none of fedkin's, and not among allowed in [model] of federation.toml")
+    """
+    first, _, option = name.partition(":")
+    if name in allowed:
+        return None
+    if first not in NETWORKS and first not in ESTIMATORS:
+        return f"model {name[:100]!r} is none of fedkin's, and not among allowed in [model] of federation.toml"
+    if allowed and first not in allowed:
+        return f"model {name[:100]!r} is not among allowed in [model] of federation.toml: {', '.join(allowed)}"
+    numbers = option.split(",") if option else []
+    sound = all(n.isascii() and n.isdigit() and len(n) < 10 and 1 <= int(n) <= LARGEST_OPTION for n in numbers)
+    if len(numbers) > MOST_OPTIONS or not sound:
+        return f"model {name[:100]!r}: a site may give {MOST_OPTIONS} options of at most {LARGEST_OPTION}"
+    return None
+
+
 def models_of(own: Mapping[str, str | None]) -> dict[str, Any]:
-    """Client → its own model, from the names in site.toml."""
+    """Client → its own model, from the names in site.toml. (On the server, names that `allowed_model` let pass.)"""
     for name, model in own.items():
         if model is None:
             raise FedkinError(f"client {name!r} names no model in its site.toml; add for example model = 'tree:5'")
@@ -57,19 +84,26 @@ def models_of(own: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def is_built_in(name: str) -> bool:
-    """Whether a name stands for a model of fedkin (or for no model at all), rather than something to import."""
-    first, _, option = name.partition(":")
-    return first in NETWORKS or first in ESTIMATORS or not option
+    """Whether a name stands for a model of fedkin, rather than something to import.
+
+    >>> is_built_in("mlp:100"), is_built_in("some_module:1")
+    (True, False)
+    """
+    first = name.partition(":")[0]
+    return first in NETWORKS or first in ESTIMATORS
 
 
 def resolve(name: str) -> ModelLike:
-    """A built-in by name, or "package.module:function" imported from the app; nothing is taken from the network."""
-    if is_built_in(name):
-        return name
+    """A built-in or a plug-in's by name, or "package.module:function" imported from the app.
+
+    The name is the operator's or the site's own; what came over the network passed `allowed_model` or a site's trust.
+    """
     first, _, function = name.partition(":")
+    if is_built_in(name) or not function:
+        return name
     try:
         found = getattr(import_module(first), function)
-    except (ImportError, AttributeError) as problem:
+    except (ImportError, AttributeError, ValueError) as problem:
         raise FedkinError(f"model {name!r} cannot be imported: {problem}") from problem
     if not callable(found):
         raise FedkinError(f"model {name!r} is a {type(found).__name__}, not a function that returns a model")

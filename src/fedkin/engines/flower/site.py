@@ -1,7 +1,8 @@
 """A site: one or more clients with their data, in a folder of their own. Everything private stays on its disk.
 
 A message starts a new process, so private state is read from disk before a task and written after it. The server says
-which state is to be kept under a mark, and when to go back to it: the state itself never travels.
+which state is to be kept under a mark, and when to go back to it: the state itself never travels. Whatever the server
+asks, an array leaves only if the site's policy lets it, and it is written down.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from fedkin.engines.flower.setup import Setup, is_built_in
+from fedkin.engines.flower.policy import owner_only, write_down
+from fedkin.engines.flower.setup import SITES, Setup, is_built_in
 from fedkin.engines.flower.site_file import ClientFile, SiteFile, inputs, load_arrays
 from fedkin.engines.flower.site_state import SiteState
 from fedkin.engines.flower.wire import Message, under
@@ -65,9 +67,12 @@ class Site:
         }  # fmt: skip
         kind = message.head.get("kind")
         try:
-            if kind not in kinds:
+            if not isinstance(kind, str) or kind not in kinds:
                 raise FedkinError(f"the server asks for {kind!r}, which this version of fedkin does not know")
-            return kinds[kind](message)
+            with owner_only():
+                answer = kinds[kind](message)
+                write_down(self.folder / self.settings.audit, message, answer)
+            return answer
         except Exception as problem:
             return Message({"refused": " ".join(str(problem).split()) or type(problem).__name__})
 
@@ -116,12 +121,12 @@ class Site:
 
     def _check_trust(self, name: str, packages: list[str]) -> None:
         """The server says what to import by name; only what this site trusts is."""
-        module, _, function = name.rpartition(":")
-        if module and not function.isdigit() and module.partition(".")[0] not in packages:
+        module = name.partition(":")[0]
+        if module.partition(".")[0] not in packages:
             raise FedkinError(f"this site does not trust {name!r}; its site.toml may list {module!r} under trust")
 
     def _host(self, setup: Setup) -> Host:
-        if not is_built_in(setup.model):
+        if setup.model != SITES and not is_built_in(setup.model):
             self._check_trust(setup.model, self.settings.trust)
         for name in (str(setup.task.loss), *setup.task.metrics):
             if names_an_import(name):
@@ -133,21 +138,24 @@ class Site:
     def _answer(self, message: Message) -> Message:
         """Do a task, from the private state on disk and back to it."""
         head, setup, state = message.head, Setup.read(message.head["setup"]), self._state(message)
-        self._check_trust(head["task"], ["fedkin", *self.settings.trust])
+        if ":" in head["task"]:
+            self._check_trust(head["task"], ["fedkin", *self.settings.trust])
+        self.settings.policy.check_question(head, self.folder)
         host = self._host(setup)
         state.recall(host)
         recipe = state.recipe()
         if recipe is not None and recipe.head["task"] != head["task"]:
             host.answer(recipe.head["task"], self._request(host, recipe)[0])
-        fresh = not host.shard.objects
+        fresh = not _made(host)
         request, letter_bytes = self._request(host, message)
         answer = host.answer(head["task"], request)
         state.keep(host)
-        if fresh and host.shard.objects:
+        if fresh and _made(host):
             state.keep_recipe(message)
         arrays = dict(answer.arrays)
-        if request.shared.get("disclose") and "model" in arrays:
+        if "model" in arrays:
             arrays["model"] = self._own_models(host, state, head, answer.ids, arrays)
+        self.settings.policy.check_arrays(arrays, head, host.shard.spec.layout)
         told = {
             "answered": [host.names[k] for k in answer.ids],
             "failed": answer.failed,
@@ -195,11 +203,12 @@ class Site:
 
     def _post(self, message: Message) -> Message:
         """Private state that clients of this site send to neighbours elsewhere."""
+        self.settings.policy.check_letter(message.head["letter"])
         host = self._host(Setup.read(message.head["setup"]))
         self._state(message).recall(host)
         letter, ids = message.head["letter"], self._positions(host, message.head["clients"])
         if letter not in host.shard.store:
-            return Message({"missing": sorted(host.shard.store)})
+            return Message({"missing": sorted(host.shard.store)})  # names, no values
         return Message({}, {"letters": host.outbox(letter, ids)})
 
     # --- models -------------------------------------------------------------------------------------------------------
@@ -207,16 +216,24 @@ class Site:
     def _own_models(
         self, host: Host, state: SiteState, head: Mapping[str, Any], ids: np.ndarray, arrays: Mapping[str, Tensor]
     ) -> Tensor:
-        """Keep the clients' whole models here; what the server gets of them leaves out what is private."""
+        """Keep the clients' whole models here. The server gets them if it may; else the shared rows it has anyway.
+
+        Private tensors, and models that are nobody's shared row (a personal one), then have their initial values.
+        """
         when = "received" if head["task"] == "evaluate" else "trained"
         models = arrays["model"]
         kept = {"model": models, "counters": arrays["counters"]}
         state.keep_models(when, kept, [host.names[k] for k in ids])
-        private = tuple(head.get("shared", {}).get("private", ()))
-        if self.settings.disclose or not private:
+        if self.settings.policy.disclose:
             return models
-        hidden = host.shard.spec.layout.mask(private)
-        return torch.where(hidden, host.shard.spec.initial_row(host.shard.streams), models)
+        layout, private = host.shard.spec.layout, tuple(head.get("shared", {}).get("private", ()))
+        shared = ~layout.mask(private)
+        shown = host.shard.spec.initial_row(host.shard.streams).expand_as(models).clone()
+        if head["task"] == "evaluate":
+            shown[:, shared] = models[:, shared]  # as they were received
+        elif "rows" in arrays:
+            shown[:, shared] = arrays["rows"]
+        return shown
 
     def _deploy(self, message: Message) -> Message:
         """Write each client's own model and its card to models/."""
@@ -238,6 +255,11 @@ class Site:
             write_json(out / f"{stem}.json", {**card, "client": client.name, "files": [f"{stem}.safetensors"]})
             written.append(client.name)
         return Message({"deployed": written})
+
+
+def _made(host: Host) -> bool:
+    """Whether a task has made something that is no tensor, to be made again for every message. (A dict only remembers.)"""
+    return any(not isinstance(held, dict) for held in host.shard.objects.values())
 
 
 def answer_at(path: Path, message: Message) -> Message:

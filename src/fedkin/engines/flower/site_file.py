@@ -1,8 +1,10 @@
 """A site's own files: site.toml, and the data it points at.
 
 state = "state"                 # where private state and models go (default: state, beside this file)
-disclose = false                # whether the server may have tensors that a method keeps private, to save them
 trust = ["myapp"]               # packages whose models ("myapp.nets:small") and tasks the server may name
+
+[policy]                        # what may leave; see `policy`
+letters = ["predictions"]
 
 [[clients]]
 name = "north"
@@ -19,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
+from fedkin.engines.flower.policy import Policy
 from fedkin.errors import FedkinError
 
 
@@ -41,8 +44,19 @@ class SiteFile(BaseModel):
 
     clients: list[ClientFile]
     state: str = "state"
+    audit: str = "audit.jsonl"
+    """Where every array that left is written down."""
     disclose: bool = False
+    """As in [policy], where it belongs."""
     trust: list[str] = []
+    policy: Policy = Policy()
+
+    @model_validator(mode="after")
+    def _one_word(self) -> SiteFile:
+        """`disclose` outside [policy], as older files have it."""
+        if self.disclose and not self.policy.disclose:
+            object.__setattr__(self, "policy", self.policy.model_copy(update={"disclose": True}))
+        return self
 
 
 def load_arrays(client: ClientFile, folder: Path) -> Any:

@@ -44,6 +44,8 @@ class SiteState:
         if not state.folder.exists():
             _forget(base)
             state.folder.mkdir(parents=True, exist_ok=True)
+        if base.stat().st_mode & 0o077:
+            base.chmod(0o700)  # made by hand, or before fedkin took care of it
         state._turn(head)
         return state
 

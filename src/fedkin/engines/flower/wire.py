@@ -33,7 +33,7 @@ class Message:
 
     @classmethod
     def decode(cls, head: Any, body: Any, limit: int | None = None) -> Message:
-        """Read a message; FedkinError if it is too large or not one."""
+        """Read a message; FedkinError if it is too large or not one. (What has a limit is from a site: no NaN in it.)"""
         from safetensors import SafetensorError
         from safetensors.torch import load
 
@@ -42,10 +42,13 @@ class Message:
         if len(head) > HEAD_LIMIT or (limit is not None and len(body) > limit):
             raise FedkinError(f"sent {len(head) + len(body):,} bytes; what was asked allows {limit or HEAD_LIMIT:,}")
         try:
-            facts = json.loads(head)
+            facts = json.loads(head, parse_constant=None if limit is None else _no_number)
             tensors = dict(sorted(load(body).items()))  # the format keeps no order of its own
-        except (ValueError, SafetensorError, KeyError, RuntimeError) as problem:
-            raise FedkinError(f"sent a message that cannot be read: {problem}") from problem
+        except RecursionError as problem:
+            raise FedkinError("sent a message that cannot be read: it is nested too deeply") from problem
+        except (ValueError, SafetensorError, KeyError, RuntimeError, TypeError, OverflowError) as problem:
+            line = " ".join(str(problem).split())[:300]
+            raise FedkinError(f"sent a message that cannot be read: {line}") from problem
         if not isinstance(facts, dict):
             raise FedkinError("sent a message without a head")
         for key, value in tensors.items():
@@ -66,6 +69,10 @@ def split_shared(shared: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, T
     """Plain values and tensors apart."""
     tensors = {key: value for key, value in shared.items() if isinstance(value, Tensor)}
     return {key: value for key, value in shared.items() if key not in tensors}, tensors
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")
 
 
 def _plain(value: Any) -> Any:
