@@ -8,7 +8,7 @@ READY  := .venv/.ready
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 JOBS     ?= 2
 
-.PHONY: demo test test-slow test-engines lint bench bench-peers clean
+.PHONY: demo test test-slow test-engines test-faults lint bench bench-peers clean
 
 demo: $(READY)
 	$(BIN)/fedkin demo
@@ -22,6 +22,10 @@ test-slow: $(READY)
 # The engines on other machines in full: Ray and Flower with real servers on loopback.
 test-engines: $(READY)
 	$(TEST_ENV) $(BIN)/pytest -q -m engines
+
+# Kills, damage and odd inputs, many of each; prints a table. docs/reliability.md shows one.
+test-faults: $(READY)
+	$(TEST_ENV) $(BIN)/python tests/faults/run.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

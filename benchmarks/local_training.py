@@ -1,4 +1,4 @@
-"""Stacked local training against the plain per-client nn.Module + torch.optim.SGD loop, side by side in one run.
+"""Stacked local training against the plain per-client nn.Module + torch.optim loop, side by side in one run.
 
     python benchmarks/local_training.py [--quick] [--json FILE] [--plot FILE]
 
@@ -27,6 +27,8 @@ from fedkin.streams import Streams
 
 STEPS, BATCH = 20, 20
 SETTINGS = Sgd(lr=0.01, epochs=1, batch_size=BATCH)
+OPTIMISERS = {"MLP, Adam": SETTINGS.model_copy(update={"optimiser": "adam"})}
+"""Cases that are not trained by SGD."""
 
 
 class Residual(nn.Module):
@@ -60,13 +62,14 @@ def wide() -> nn.Module:
 
 
 def dropping() -> nn.Module:
-    """Dropout, which draws random numbers."""
+    """Dropout in a plain chain: masks from the clients' own streams."""
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Dropout(0.2), nn.Linear(100, 10))
 
 
 CASES = {
     "logistic regression 784→10": ("mlr", (1, 28, 28)),
     "MLP 784-100-100-10": ("mlp:100,100", (1, 28, 28)),
+    "MLP, Adam": ("mlp:100,100", (1, 28, 28)),
     "FedPnP MNIST CNN": ("fedpnp-mnist", (1, 28, 28)),
     "FedPnP CIFAR-10 CNN": ("fedpnp-cifar10", (3, 32, 32)),
 }
@@ -87,12 +90,13 @@ def make_shard(model: Any, shape: tuple[int, ...], clients: int) -> Shard:
 
 
 _shard: Shard | None = None
+_settings = SETTINGS
 
 
 def _own_half(positions: np.ndarray) -> None:
     """One worker's clients, in a process of its own (forked, so that data is shared)."""
     assert _shard is not None
-    train_by_loop(_shard, positions, _start(_shard)[positions], SETTINGS, round=1)
+    train_by_loop(_shard, positions, _start(_shard)[positions], _settings, round=1)
 
 
 def _start(shard: Shard) -> Tensor:
@@ -100,8 +104,9 @@ def _start(shard: Shard) -> Tensor:
 
 
 def measure(label: str, model: Any, shape: tuple[int, ...], clients: int, repeats: int) -> dict[str, Any]:
-    global _shard
+    global _shard, _settings
     _shard = shard = make_shard(model, shape, clients)
+    _settings = settings = OPTIMISERS.get(label, SETTINGS)
     ids, rows, cores = np.arange(clients), _start(shard), len(os.sched_getaffinity(0))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # forked workers inherit it
@@ -110,8 +115,8 @@ def measure(label: str, model: Any, shape: tuple[int, ...], clients: int, repeat
         halves = np.array_split(ids, cores)
         seconds = timing.medians(
             {
-                "fedkin": lambda: train(shard, ids, rows, SETTINGS, round=1),
-                "loop": lambda: train_by_loop(shard, ids, rows, SETTINGS, round=1),
+                "fedkin": lambda: train(shard, ids, rows, settings, round=1),
+                "loop": lambda: train_by_loop(shard, ids, rows, settings, round=1),
                 "loop, a process per core": lambda: pool.map(_own_half, halves, chunksize=1),
             },
             repeats,

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from fedkin import algorithms
 from fedkin.config import Experiment, NamedData, OwnTable, origins, parse_assignments, parse_seeds, read, settle
 from fedkin.errors import FedkinError
+from fedkin.run import make_options
 
 DIGITS = {"data": {"name": "digits", "clients": 4}}
 
@@ -152,3 +154,14 @@ def test_assignments_to_nothing(key: str, message: str) -> None:
 def test_seeds_that_are_none(text: str) -> None:
     with pytest.raises(FedkinError, match="seeds is"):
         parse_seeds(text)
+
+
+@pytest.mark.parametrize("key", ["batch_size", "lr", "epochs"])
+def test_true_is_no_number(key: str) -> None:
+    with pytest.raises(FedkinError, match=f"{key} = True is not allowed: give a number"):
+        algorithms.make("fedavg", {key: True})
+
+
+def test_true_is_no_number_of_rounds() -> None:
+    with pytest.raises(FedkinError, match="rounds = True is not allowed"):
+        make_options(rounds=True)

@@ -21,5 +21,7 @@ from fedkin.run import Options as Options
 from fedkin.run import resume as resume
 from fedkin.run import train as train
 from fedkin.task import Task as Task
+from fedkin.task.losses import loss as loss
+from fedkin.task.metrics import metric as metric
 
 __version__: str

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedkin.clients import Clients, Replies
 from fedkin.couplings import Coupling
-from fedkin.errors import FedkinError, first_fault, unknown
+from fedkin.errors import FedkinError, first_fault, refuse_truth_values, unknown
 from fedkin.graphs import ClientGraph
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike, ModelSpec
@@ -159,6 +159,7 @@ class Algorithm(Sgd):
         for key in parameters:
             if key not in type(self).model_fields:
                 raise unknown(f"parameter of {self.name or type(self).__name__}", key, list(type(self).model_fields))
+        refuse_truth_values(self.name or type(self).__name__, type(self), parameters)
         try:
             super().__init__(**parameters)
         except ValidationError as problem:
@@ -244,8 +245,13 @@ class Algorithm(Sgd):
         private = self.private(setting)
         rows = self.received(state, setting)[torch.from_numpy(ids)]
         per_client = {"rows": rows[:, setting.shared_columns(private)] if private else rows, **work.per_client}
-        sgd = self.model_dump(include=set(Sgd.model_fields))
-        shared = {"sgd": sgd, "round": state.round + 1, "private": private, **work.shared, **options}
+        shared = {
+            "sgd": self.told(state.round + 1),
+            "round": state.round + 1,
+            "private": private,
+            **work.shared,
+            **options,
+        }
         return clients.ask(work.task, ids, per_client, shared, bill=bill)
 
     def evaluate(

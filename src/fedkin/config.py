@@ -226,6 +226,8 @@ def _data(layers: Sequence[Layer]) -> NamedData | OwnTable:
     found: dict[str, Any] = {}
     for layer in layers:
         new = layer.get("data", {})
+        if not isinstance(new.get("name", ""), str):
+            raise FedkinError(f"[data] name is {new['name']!r}; it must be text, the name of a data set")
         if "name" in new and new["name"] != found.get("name"):
             common = (OwnTable if new["name"] == "csv" else NamedData).model_fields
             found = {key: value for key, value in found.items() if key in common}

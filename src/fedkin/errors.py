@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    from pydantic import BaseModel, ValidationError
 
 
 class FedkinError(ValueError):
@@ -31,6 +31,16 @@ def unknown(kind: str, name: object, known: Iterable[object]) -> FedkinError:
     if near:
         return FedkinError(f"unknown {kind} {str(name)!r}; did you mean {', '.join(map(repr, near))}?")
     return FedkinError(f"unknown {kind} {str(name)!r}; choose one of: {', '.join(names)}")
+
+
+def refuse_truth_values(owner: str, model: type[BaseModel], given: Mapping[str, Any]) -> None:
+    """true is no number: pydantic would take it for 1."""
+    for key, value in given.items():
+        field = model.model_fields.get(key)
+        if isinstance(value, bool) and field is not None:
+            kinds = {field.annotation, *get_args(field.annotation)}
+            if kinds & {int, float} and bool not in kinds:
+                raise FedkinError(f"{owner}: {key} = {value} is not allowed: give a number, not true or false")
 
 
 def first_fault(owner: str, problem: ValidationError) -> str:

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from fedkin.algorithm import Algorithm
 from fedkin.federation import Federation
 from fedkin.local.batches import plan_batches
-from fedkin.local.losses import per_sample
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelSpec
 from fedkin.run import Run, prepare
 from fedkin.run.options import make_options
 from fedkin.streams import Streams, client_keys
+from fedkin.task.losses import loss_of
 
 SEED = 4
 
@@ -65,12 +65,12 @@ class Plain:
         module = self.spec.template().train()
         values = {s.name: row[s.start : s.stop].view(s.shape) for s in self.spec.layout.slots}
         outputs = torch.func.functional_call(module, values, (x,))
-        return per_sample(self.federation.task.kind, outputs, y).mean()
+        return loss_of(self.federation.task)(outputs, y).mean()
 
     def gradient(self, row: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """∇f by autograd through an ordinary module's parameters."""
         module: nn.Module = self.spec.module(row).train()
-        per_sample(self.federation.task.kind, module(x), y).mean().backward()
+        loss_of(self.federation.task)(module(x), y).mean().backward()
         return torch.cat([p.grad.reshape(-1) for p in module.parameters() if p.grad is not None])
 
 

@@ -13,6 +13,7 @@ import fedkin
 from fedkin.algorithm import Setting, State
 from fedkin.algorithms.fedcedar import FedCedar
 from fedkin.clients import Replies
+from fedkin.couplings.clustering import lasting_names, nearest
 from fedkin.errors import FedkinError
 from fedkin.streams import client_keys
 
@@ -239,3 +240,10 @@ def test_resumes_with_memory_and_groups(eight: Any, tmp_path: Any) -> None:
     resumed = fedkin.resume(tmp_path / "part", eight, rounds=5)
     assert np.array_equal(whole.rows, resumed.rows)
     assert [r["log"] for r in resumed.history] == [r["log"] for r in whole.history]
+
+
+def test_large_weights_do_not_overflow_when_clusters_are_named() -> None:
+    """Squares of float32 numbers end at 1.8e19²."""
+    centres = torch.tensor([[3.6e19, 0.0], [0.0, 3.6e19]])
+    assert lasting_names(centres, centres.flip(0)).tolist() == [1, 0]
+    assert nearest(centres, centres.flip(0)).tolist() == [1, 0]

@@ -256,10 +256,8 @@ def test_statistics_may_carry_noise_with_a_stated_guarantee() -> None:
     plain = weights("statistics", federation())
     private = weights("statistics:noise=1,1e-5,-6,6", federation())
     assert abs(plain - private).max() > 0.05
-    assert abs(private - weights("statistics:noise=1,1e-5,-6,6", federation(), seed=1)).max() > 0.05
-    # Streams belong to names: the order of clients does not matter. Hardly any noise is no noise.
-    turned = federation().take([3, 1, 0, 2, 6, 5, 4])
-    assert_allclose(private, weights("statistics:noise=1,1e-5,-6,6", turned), atol=1e-12)
+    # The noise is the clients' secret, not the run's seed: a run repeated has other noise. Hardly any noise is no noise.
+    assert abs(private - weights("statistics:noise=1,1e-5,-6,6", federation())).max() > 0.05
     assert_allclose(plain, weights("statistics:noise=1e14,0.5,-8,8", federation()), atol=1e-2)
     for bad in ("noise=1,1e-5", "noise=-1,1e-5,0,1", "noise=1,2,0,1", "noise=1,1e-5,1,0", "noise=a,1e-5,0,1"):
         with pytest.raises(FedkinError, match=r"statistics:noise="):

@@ -428,3 +428,12 @@ def test_an_isolated_client_is_left_alone() -> None:
     mine, theirs = coupled.metrics["post"]["test_mse"], alone.metrics["post"]["test_mse"]
     assert mine[2] == theirs[2]
     assert mine[0] != theirs[0]
+
+
+def test_the_tolerance_compares_turns_of_all_clients_also_under_sampling() -> None:
+    """Sums over different cohorts go up and down by themselves and used to end such runs after 2 to 4 rounds."""
+    federation = clusters(clients=12)
+    whole = train(federation, alpha=0.05, lr=0.05, rounds=60)
+    sampled = train(federation, alpha=0.05, lr=0.05, rounds=60, cohort=6, tolerance=1e-6)
+    assert sampled.facts["rounds"] > 20
+    assert sampled.summary()["mean"] < 2 * whole.summary()["mean"] + 0.2

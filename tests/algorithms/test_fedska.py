@@ -19,12 +19,12 @@ from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.learned import GraphEncoder, normalise
 from fedkin.local.features import misalignment, part_targets, taps, train_guided
-from fedkin.local.losses import per_sample
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.models import ModelSpec
 from fedkin.run import Run
 from fedkin.streams import Streams
+from fedkin.task.losses import cross_entropy
 
 GRANULARITIES = ["client", "class", "aligned"]
 
@@ -139,7 +139,7 @@ def test_guided_training_equals_a_plain_loop(model: str, granularity: str) -> No
             h = module.features(x[chosen])
             goal = guides[row][{"client": torch.zeros_like(chosen), "class": y[chosen], "aligned": chosen}[granularity]]
             away = 1 - nn.functional.cosine_similarity(h, goal, dim=1)
-            loss = (per_sample("classification", module.classifier(h), y[chosen]) + 0.7 * away).mean()
+            loss = (cross_entropy(module.classifier(h), y[chosen]) + 0.7 * away).mean()
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

@@ -6,12 +6,15 @@ PARAMETERS = {"alpha": 0.5, "public_size": 4}
 OTHER = {
     "inner_steps": 3,
     "weight": "alpha",
-    "public": "normal",
+    "public": "uniform",
     "public_size": 2,
     "smoothing": 0.5,
     "tolerance": 0.99,
 }
 SILENT = {
+    "optimiser": "only rmsprop is allowed, the method's own",
+    "moments": "only keep is allowed",
+    "clip": "only unset is allowed",
     "batch_size": "every step uses all samples of a client, as in the paper",
     "update": "exact updates exist for linear regression models; see tests/algorithms/test_fedrelax.py",
     "distil": "acts on trees; see tests/algorithms/test_fedrelax.py",

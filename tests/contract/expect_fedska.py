@@ -9,6 +9,8 @@ OTHER = {
     "granularity": "class",
     "similarity": "cosine",
     "noise": "gaussian",
-    "optimiser": "adam",
+    "server_optimiser": "adam",
     "mask": 0.6,
 }
+WITH = {"optimiser": {"server_optimiser": "sgd"}}
+SILENT = {"server_momentum": "only 0 is allowed"}

@@ -2,4 +2,5 @@
 
 PARAMETERS = {"lr": 0.01, "inner_steps": 2}
 MODEL = "mlp:6"
-SILENT = {"momentum": "only 0 is allowed: Adam has its own"}
+OTHER = {"optimiser": "rmsprop", "moments": "keep"}
+WITH = {"momentum": {"optimiser": "sgd"}, "moments": {"momentum": 0.0}}

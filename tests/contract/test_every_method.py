@@ -9,14 +9,16 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedkin import algorithms
 from fedkin.algorithm import Algorithm
+from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.result import Result
 from fedkin.testing import ALGORITHM_PROMISES, Expected, Trial, parameter_changes_the_result
-from fedkin.testing import uneven_federation as make_federation  # noqa: F401  the engines' tests use it
+from fedkin.testing import uneven_federation as make_federation
 
 METHODS = algorithms.names()
 FACTS = {
@@ -75,3 +77,46 @@ def test_keeps_its_promises(name: str, promise: str) -> None:
 )
 def test_every_parameter_changes_the_result(name: str, field: str) -> None:
     parameter_changes_the_result(TRIALS[name], field)
+
+
+LEARNING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "focal, AdamW": (
+        {"loss": "focal:1", "class_weight": [1.0, 2.0, 1.0], "metrics": ["auroc", "f1"]},
+        {"optimiser": "adamw", "moments": "keep", "clip": 1.0, "weight_decay": 0.01},
+    ),
+    "smoothed, RMSprop": (
+        {"label_smoothing": 0.1, "metrics": ["balanced-accuracy", "ece"], "headline": "ece"},
+        {"optimiser": "rmsprop", "lr_schedule": "warm-up:2"},
+    ),
+}
+# Methods that have a loss or a step rule of their own: how they refuse another, and what they are run with.
+OWN_LOSS: dict[str, str] = {
+    "fedrelax": "drop loss, class_weight and label_smoothing",
+    "fedska": "the loss of a mixed part",
+}
+OWN_STEPS: dict[str, dict[str, Any]] = {"scaffold": {"optimiser": "sgd"}, "fedrelax": {"moments": "keep", "clip": None}}
+
+
+@pytest.mark.parametrize("what", LEARNING)
+@pytest.mark.parametrize("name", METHODS)
+def test_any_loss_metric_and_optimiser_however_clients_are_sharded(name: str, what: str) -> None:
+    federation = make_federation()
+    asked, how = LEARNING[what]
+    if name in OWN_LOSS:
+        with pytest.raises(FedkinError, match=OWN_LOSS[name]):
+            run(name, federation, rounds=1, **asked)
+        asked = {key: value for key, value in asked.items() if key in ("metrics", "headline")}
+    steps = {**how, "lr": 0.01, **TRIALS[name].expected.together_with.get("optimiser", {}), **OWN_STEPS.get(name, {})}
+    if name == "fedrelax":
+        steps["optimiser"] = "rmsprop"
+    together = run(name, federation, make(name, **steps), **asked)
+    key = f"test_{asked.get('headline', asked['metrics'][0]).replace('-', '_')}"
+    assert together.metric == key
+    assert np.isfinite(together.rows).all()
+    assert np.isfinite(together.summary("deployed")["mean"])
+    if name in TOGETHER:
+        return
+    apart = run(name, federation, make(name, **steps), engine="fedkin.testing.scattered:Scattered", **asked)
+    assert np.allclose(apart.rows, together.rows, atol=1e-8)
+    mine, theirs = (np.array(each.metrics["post"][key], dtype=float) for each in (apart, together))
+    assert np.allclose(mine, theirs, atol=1e-6, equal_nan=True)

@@ -114,3 +114,9 @@ def test_bad_input() -> None:
         theory.stationary_point(flat, np.ones((2, 1)), empty(["a", "b"]), 1.0)
     lone = ClientGraph([[0, 1], [1, 0]])
     assert np.isfinite(theory.stationary_point(np.array([[[1.0]], [[0.0]]]), np.ones((2, 1)), lone, 1.0)).all()
+
+
+def test_the_condition_counts_the_factor_c() -> None:
+    known = {"rho": 4.0, "smoothness": np.array([1.0]), "eta": 1.0, "stability": 0.0, "safe_eta": 1.0}
+    assert theory.Diagnosis(**known).condition  # type: ignore[arg-type]
+    assert not theory.Diagnosis(**known, c=0.5).condition  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from fedkin.federation import Federation
 from fedkin.local.oracle import train_by_loop
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
+from fedkin.local.terms import Pull, Shift
 from fedkin.local.training import evaluate, train
 from fedkin.models import ModelSpec
 from fedkin.streams import Streams
@@ -96,7 +97,9 @@ def test_every_kernel_agrees_with_the_plain_loop(label: str, kind: str, settings
     assert shard.choice.name == KERNELS[label], shard.choice.reason
     ids = np.arange(len(shard))
     rows = start(shard)
-    trained, losses = train(shard, ids, rows, settings, round=2, mu=0.3)
+    trained, losses = train(
+        shard, ids, rows, settings, round=2, terms=[Pull(0.3, rows[:, : shard.spec.layout.n_parameters])]
+    )
     assert torch.allclose(trained, train_by_loop(shard, ids, rows, settings, round=2, mu=0.3), atol=1e-10)
     assert torch.isfinite(losses).all()
     assert torch.equal(rows, start(shard)), "the input rows were changed"
@@ -121,7 +124,9 @@ def test_clients_grouped_into_one_network_agree_with_the_plain_loop(normed: bool
     shard = Shard(data, ModelSpec.of(lambda: images(normed), data.task, dtype), Streams(3), workers=1)
     assert shard.choice.name == "grouped", shard.choice.reason
     ids, rows, settings = np.arange(len(shard)), start(shard), Sgd(lr=0.1, epochs=2, batch_size=8, momentum=0.5)
-    trained, _ = train(shard, ids, rows, settings, round=1, mu=0.2)
+    trained, _ = train(
+        shard, ids, rows, settings, round=1, terms=[Pull(0.2, rows[:, : shard.spec.layout.n_parameters])]
+    )
     wanted = train_by_loop(shard, ids, rows, settings, round=1, mu=0.2)
     assert torch.allclose(trained, wanted, atol=1e-10 if dtype is torch.float64 else 1e-4)
     assert not torch.allclose(trained, rows, atol=1e-2)
@@ -139,7 +144,7 @@ def test_a_client_alone_gets_the_same_numbers(label: str) -> None:
 
 def test_dropout_is_repeatable_per_client_and_leaves_the_global_generator_alone() -> None:
     shard = shard_of(with_dropout)
-    assert shard.choice.stochastic
+    assert shard.choice.dropout
     ids, rows, settings = np.arange(len(shard)), start(shard), Sgd(lr=0.1, epochs=2, batch_size=8)
     before = torch.get_rng_state()
     together, _ = train(shard, ids, rows, settings, round=1)
@@ -157,7 +162,7 @@ def test_proximal_gradient_is_mu_times_the_distance() -> None:
     anchor = rows + torch.randn(rows.shape, dtype=rows.dtype, generator=torch.Generator().manual_seed(0))
     settings = Sgd(lr=0.1, steps=1, batch_size=100)
     plain, _ = train(shard, ids, rows, settings, round=1)
-    pulled, _ = train(shard, ids, rows, settings, round=1, mu=0.7, anchor=anchor)
+    pulled, _ = train(shard, ids, rows, settings, round=1, terms=[Pull(0.7, anchor)])
     assert torch.allclose(pulled - plain, -0.1 * 0.7 * (rows - anchor), atol=1e-12)
 
 
@@ -166,7 +171,7 @@ def test_shift_is_added_to_every_gradient() -> None:
     ids, rows = np.arange(len(shard)), start(shard)
     settings, shift = Sgd(lr=0.1, steps=1, batch_size=100), torch.ones_like(rows)
     plain, _ = train(shard, ids, rows, settings, round=1)
-    shifted, _ = train(shard, ids, rows, settings, round=1, shift=shift)
+    shifted, _ = train(shard, ids, rows, settings, round=1, terms=[Shift(shift)])
     assert torch.allclose(shifted - plain, -0.1 * shift, atol=1e-12)
 
 

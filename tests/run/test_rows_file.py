@@ -77,7 +77,9 @@ def test_a_resumed_run_writes_its_rows_again(tmp_path: Path) -> None:
     path, out = tmp_path / "rows.bin", tmp_path / "run"
     trained(fraction=0.25, rows_file=str(path), out=out, callbacks=[StopAfter(3)])
     path.write_bytes(bytes(path.stat().st_size))  # what it held is in the checkpoint
-    assert same(fedkin.resume(out, sites()[0], "bn-mlp:4"), whole)
+    with pytest.raises(FedkinError, match="names a rows file outside of itself"):
+        fedkin.resume(out, sites()[0], "bn-mlp:4")
+    assert same(fedkin.resume(out, sites()[0], "bn-mlp:4", rows_file=path), whole)
     assert [record["round"] for record in fedkin.load(out, "bn-mlp:4").history] == [1, 2, 3, 4, 5]
 
 
@@ -130,6 +132,9 @@ def test_what_is_written_outlives_its_pages(tmp_path: Path) -> None:
     file.release()
     assert file.rows[7].tolist() == [-1, -1, -1]
     assert file.rows[8].tolist() == [0, 1, 2]
+    with pytest.raises(FedkinError, match=r"rows.bin is in use by process \d+ on "):
+        RowsFile(file.path, (50, 3), torch.float64)
+    file.close()
     again = RowsFile(file.path, (50, 3), torch.float64)
     assert torch.equal(again.rows, file.rows)
     assert "50 rows of 3" in repr(again)

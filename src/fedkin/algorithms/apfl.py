@@ -54,7 +54,7 @@ def train_mixture(shard: Shard, request: Request, rows: Tensor, counters: Tensor
         mix, share = own[chunk.place], alpha[chunk.place]
         v = mix[:, :n].clone()
         at_w, at_mix = torch.empty_like(v), torch.empty_like(v)
-        step_w, step_v = chunk.descent(), chunk.descent()
+        step_w, step_v = chunk.rule(), chunk.rule("own")
         total = chunk.rows.new_zeros(len(w))
         spare = None if chunk.counters is None else chunk.counters.clone()
         for step, batch in enumerate(chunk.batches()):

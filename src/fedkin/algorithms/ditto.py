@@ -13,6 +13,7 @@ from fedkin.algorithms.fedavg import FedAvg
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
+from fedkin.local.terms import Pull
 from fedkin.local.training import train
 
 
@@ -43,6 +44,7 @@ def train_both(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -
     settings, t, lam = Sgd(**request.shared["sgd"]), request.shared["round"], request.shared["lam"]
     own = shard.private("personal", lambda: shard.spec.initial_row(shard.streams))[request.ids]
     anchor = rows[:, : shard.spec.layout.n_parameters]
-    personal, _ = train(shard, request.ids, own, settings, t, mu=lam, anchor=anchor, counters=counters.clone())
+    pull = [Pull(lam, anchor)]
+    personal, _ = train(shard, request.ids, own, settings, t, pull, counters.clone(), label="personal")
     trained, loss = train(shard, request.ids, rows, settings, t, counters=counters)
     return Trained(trained, loss, personal=personal, keep={"personal": personal})

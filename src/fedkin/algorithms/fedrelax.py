@@ -43,6 +43,9 @@ class FedRelax(Algorithm):
     graph_spec: ClassVar[str | None] = "statistics"
 
     lr: float = Field(0.01, gt=0, description="rate γ of RMSprop")
+    optimiser: Literal["rmsprop"] = Field("rmsprop", description="must be rmsprop, the method's own")
+    moments: Literal["keep"] = Field("keep", description="must be keep: a network goes on where it was")
+    clip: None = Field(None, description="must be unset")
     alpha: float = Field(0.01, ge=0, allow_inf_nan=False, description="strength α of the coupling")
     update: Literal["gradient", "exact"] = Field(
         "gradient", description="RMSprop steps, or linear models in closed form"
@@ -60,14 +63,19 @@ class FedRelax(Algorithm):
     distil_from: Literal["normal", "data"] = Field(
         "normal", description="self-distillation points from N(0, I), or with the mean and spread of a client's inputs"
     )
-    public: str = Field("auto", description="public points: given, drawn, normal[:mean,std], uniform[:low,high]")
+    public: str = Field(
+        "auto",
+        description="public points: given, normal[:mean,std], uniform[:low,high], drawn (real inputs: neighbours see them)",
+    )
     public_size: int = Field(100, ge=1, description="public points per client, where they are drawn or sampled")
     common: bool = Field(False, description="one set of public points for all clients")
     unweighted: Literal["error", "resample"] = Field(
         "error", description="estimators without sample_weight: refuse, or repeat samples in proportion to their weight"
     )
     tolerance: float | None = Field(
-        None, ge=0, description="stop when a round lowers the objective by less than this share (default: never)"
+        None,
+        ge=0,
+        description="stop when a turn of all clients lowers the objective by less than this share (default: never)",
     )
 
     @field_validator("public")
@@ -82,6 +90,11 @@ class FedRelax(Algorithm):
         return estimators.of(model, names, task, dtype)
 
     def check(self, setting: Setting) -> None:
+        if not setting.task.plain_loss or setting.task.kind == "multilabel":
+            raise FedkinError(
+                "fedrelax fits models of any kind by cross entropy or squared error; drop loss, class_weight and "
+                "label_smoothing, or take another method"
+            )
         setting.needs_graph(self.name)
 
     def start(self, setting: Setting) -> State:
@@ -149,8 +162,25 @@ class FedRelax(Algorithm):
         state = state.with_log(
             train_loss=loss / max(len(replies), 1), objective=objective, local_loss=loss, variation=variation
         )
-        state = state.with_values(objectives=[*state.values.get("objectives", [])[-1:], objective])
+        if self.tolerance is not None:
+            state = self._watched(state, replies, cohort, setting)
         return replace(state, round=state.round + 1)
+
+    def _watched(self, state: State, replies: Replies, cohort: np.ndarray, setting: Setting) -> State:
+        """Note the objective whenever everyone has had a turn: sums over different cohorts do not compare."""
+        nothing = torch.zeros(len(setting), dtype=torch.float64)
+        terms = state.arrays.get("terms", nothing).clone()
+        heard = state.arrays.get("heard", nothing.bool()).clone()
+        if len(replies):
+            terms[replies.ids] = replies["loss"].double() + self.alpha * replies["variation"].double()
+        heard[cohort] = True
+        if heard.all():
+            before = state.values.get("objectives", [])[-1:]
+            state, heard = state.with_values(objectives=[*before, float(terms.sum())]), torch.zeros_like(heard)
+            return state.with_arrays(terms=terms, heard=heard)
+        return state.with_arrays(terms=terms, heard=heard).with_values(
+            objectives=state.values.get("objectives", [])[-1:]
+        )
 
     def _answers(self, state: State, clients: Clients, cohort: np.ndarray, setting: Setting) -> None:
         """For the exact block: every client predicts on its neighbours' public points, and hears the mean on its own.
@@ -186,7 +216,7 @@ class FedRelax(Algorithm):
         return clients.ask(EVALUATE, setting.everyone, shared=shared, bill=False)
 
     def finished(self, state: State) -> bool:
-        """Whether the last round lowered the objective by less than the tolerance."""
+        """Whether the last turn of all clients (a round, if all take part) lowered the objective by too little."""
         objectives = state.values.get("objectives", [])
         if self.tolerance is None or len(objectives) < 2:
             return False

@@ -14,7 +14,8 @@ from fedkin.algorithms.fedper import FedPer
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, private_columns, training_task
-from fedkin.local.training import Chunk, train_chunks
+from fedkin.local.terms import Mask
+from fedkin.local.training import train
 
 
 class FedRep(FedPer):
@@ -47,18 +48,7 @@ def head_then_body(shard: Shard, request: Request, rows: Tensor, counters: Tenso
     head = torch.zeros(n, dtype=rows.dtype) if columns is None else columns[:n].to(rows.dtype)
 
     def turn(rows: Tensor, settings: Sgd, columns: Tensor, purpose: str) -> tuple[Tensor, Tensor]:
-        def work(chunk: Chunk) -> Tensor:
-            weights, descent = chunk.weights, chunk.descent()
-            slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
-            total = chunk.rows.new_zeros(len(weights))
-            for batch in chunk.batches():
-                a = batch.active
-                counted = None if chunk.counters is None else chunk.counters[:a]
-                total[:a] += chunk.gradient(chunk.rows[:a], batch, slopes[:a], counted)
-                descent.step(weights[:a], slopes[:a].mul_(columns))
-            return chunk.per_step(total)
-
-        return train_chunks(shard, request.ids, rows, settings, t, work, counters, purpose)
+        return train(shard, request.ids, rows, settings, t, [Mask(columns)], counters, purpose)
 
     if request.shared["head_epochs"] and head.any():
         first = settings.model_copy(update={"epochs": request.shared["head_epochs"], "steps": None})

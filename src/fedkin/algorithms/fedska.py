@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedkin.algorithm import Deploys, LocalWork, Setting, State, mix
@@ -41,8 +41,8 @@ class FedSKA(FedAvg):
                    E_g steps:  H^g = S (H^c W + b);  client k gets h_k^g and tells ∂l_k/∂h_k^g, l_k the loss of its
                                classifier on h_k^g with its own labels;  the server moves W and b down Σ_k ∂l_k
 
-    This is split learning: the server sees features and gradients with respect to them, never a sample or a label. It
-    keeps the last features of clients that sit out a round; the graph joins those that have sent some. In round 1 there
+    This is split learning: the server sees features and gradients with respect to them instead of samples. From these it
+    can solve for a client's label shares, or with aligned features for single labels (docs/privacy.md). It keeps the last features of clients that sit out a round; the graph joins those that have sent some. In round 1 there
     is no h^g yet and training is plain. c = 0 is FedAvg whose clients deploy the model after local training (FedAvgFT),
     beside which the graph is learned all the same. `result.learned_graph()` is the graph.
 
@@ -76,12 +76,25 @@ class FedSKA(FedAvg):
     )
     mask: float = Field(0.01, gt=0, le=1, description="share r of entries that are disturbed")
     hidden: int = Field(64, ge=1, description="width of the denoiser's layers")
-    optimiser: Optimiser = Field("sgd", description="of the server's parts: sgd (the paper) or adam (its code)")
+    server_optimiser: Optimiser = Field("sgd", description="of the server's parts: sgd (the paper) or adam (its code)")
     server_lr: float = Field(0.01, gt=0, description="learning rate of the server's parts")
+    server_momentum: float = Field(0.0, ge=0, le=0, description="must be 0: the server's parts have none")
     prior: float = Field(
         0.0, ge=0, le=1, description="share of the given graph in S (default graph: shared labels); the code has 0.9"
     )
     average: bool = Field(True, description="average the clients' weights; otherwise each goes on from its own")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whose_optimiser(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "optimiser" in given and "server_optimiser" not in given:
+            raise ValueError("the server's is now server_optimiser, optimiser is the clients'; give both")
+        return given
+
+    @property
+    def averages_plainly(self) -> bool:
+        """The server's optimiser is that of its own parts; weights are averaged as they are."""
+        return True
 
     # --- before the first round -----------------------------------------------------------------------------------
 
@@ -95,6 +108,11 @@ class FedSKA(FedAvg):
                 f"fedska: k = {self.k} is not allowed: a client has at most {clients - 1} neighbours here"
             )
         cut(setting.spec, setting.task, self.features)
+        if self.granularity != "aligned" and not setting.task.plain_loss:
+            raise FedkinError(
+                f"fedska: granularity = {self.granularity!r} needs the loss of a mixed part, which only plain cross entropy, "
+                "bce and mse have; drop loss, class_weight and label_smoothing, or use 'aligned'"
+            )
         if self.granularity == "class" and setting.task.kind != "classification":
             raise FedkinError("fedska: granularity = 'class' needs a classification task; use 'client' or 'aligned'")
         if self.granularity == "aligned" and len(set(setting.sizes.tolist())) > 1:
@@ -184,7 +202,7 @@ class FedSKA(FedAvg):
             noisy = torch.where(where, features + shock if self.noise == "gaussian" else 0.0, features)
             theta = parameters.theta.detach().requires_grad_()
             error = (features - learner.denoise(theta, noisy, graph(theta))).square()[where].mean()
-            parameters = parameters.moved(torch.autograd.grad(error, theta)[0], self.server_lr, self.optimiser)
+            parameters = parameters.moved(torch.autograd.grad(error, theta)[0], self.server_lr, self.server_optimiser)
             losses.append(float(error.detach()))
         state = state.with_arrays(**parameters.arrays("structure"))
         return state.with_log(structure_loss=losses[-1] if losses else None), graph(parameters.theta)
@@ -206,7 +224,7 @@ class FedSKA(FedAvg):
             )
             answered = torch.from_numpy(np.flatnonzero(np.isin(ids, told.ids)))
             slope = torch.autograd.grad(mine[answered], theta, told["gradient"].double())[0]
-            parameters = parameters.moved(slope, self.server_lr, self.optimiser)
+            parameters = parameters.moved(slope, self.server_lr, self.server_optimiser)
             loss = float(told["loss"].double().mean())
         whole = torch.zeros_like(state.arrays["guides"])
         whole[known] = encoder.encode(parameters.theta, graph, parts, held)

@@ -15,10 +15,11 @@ from fedkin.algorithm import Algorithm, LocalWork, Setting, State
 from fedkin.clients import Replies
 from fedkin.errors import FedkinError
 from fedkin.local.batches import Plan, plan_batches
+from fedkin.local.noise import Noise
 from fedkin.local.sgd import Sgd, descend
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
-from fedkin.local.training import seeded
+from fedkin.local.training import Moments, seeded
 
 
 class Global(Algorithm):
@@ -58,12 +59,24 @@ def pooled_training(shard: Shard, request: Request, rows: Tensor, counters: Tens
     plan = pooled_plan(shard, ids, settings, shared["round"], rows.dtype)
     row, count, losses = rows[:1].clone(), counters[:1], rows.new_zeros(1)
 
-    def work(_: None) -> None:
-        with shard.kernel() as kernel, seeded(shard, np.uint64(shard.streams.integer("pool", shared["round"]))):
-            rate = settings.rate(shared["round"])
-            losses[:] = descend(kernel, row, (shard.train.x, shard.train.y), plan, settings, rate, counters=count)
+    samples, rate = (shard.train.x, shard.train.y), settings.rate(shared["round"])
+    rule = settings.rule(rate, row[:, : shard.spec.layout.n_parameters])
+    kept = Moments(shard, ids, "pool") if settings.moments == "keep" else None
+    word = np.array([shard.streams.integer("pool", shared["round"])], dtype=np.uint64)
 
+    def work(_: None) -> None:
+        with shard.kernel() as kernel, seeded(shard, word[0]):
+            kernel.noise = Noise(word) if shard.choice.dropout else None
+            losses[:] = descend(kernel, row, samples, plan, settings.terms(), rule, rate, count)
+            kernel.noise = None
+
+    if kept is not None:
+        for moment, value in kept.read("").items():
+            rule.state[moment].copy_(value[:1])
     shard.each(work, [None])
+    if kept is not None:
+        for moment, value in rule.state.items():
+            shard.moments[kept.key("", moment)] = value.expand(len(ids), *value.shape[1:])
     counters[:] = count
     return Trained(row.expand(len(ids), -1), losses.expand(len(ids)))
 

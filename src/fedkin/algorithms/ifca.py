@@ -58,7 +58,7 @@ class IFCA(Algorithm):
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         models, nothing = state.arrays["models"], torch.zeros((len(ids), 0), dtype=setting.spec.dtype)
-        settings = self.model_dump(include=set(Sgd.model_fields))
+        settings = self.told(state.round + 1)
         if self.average == "gradient":
             settings["steps"] = 1
         return LocalWork(f"{__name__}:ifca", {"rows": nothing}, {"models": models, "sgd": settings})

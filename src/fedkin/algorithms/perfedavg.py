@@ -66,7 +66,7 @@ def meta_training(shard: Shard, request: Request, rows: Tensor, counters: Tensor
     exact = request.shared["hessian_free"] and alpha > 0
 
     def work(chunk: Chunk) -> Tensor:
-        weights, descent = chunk.weights, chunk.descent()
+        weights, rule = chunk.weights, chunk.rule()
         n = weights.shape[1]
         slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
         total = chunk.rows.new_zeros(len(weights))
@@ -82,7 +82,7 @@ def meta_training(shard: Shard, request: Request, rows: Tensor, counters: Tensor
             here[:, n:] = stepped[:, n:]
             if bends is not None:
                 g.sub_(curvature(chunk, here, next(bends), g), alpha=alpha)
-            descent.step(weights[:a], g)
+            rule.step(weights[:a], g)
         return chunk.per_step(total)
 
     trained, loss = train_chunks(shard, request.ids, rows, settings, request.shared["round"], work, counters)
@@ -94,12 +94,10 @@ def curvature(chunk: Chunk, rows: Tensor, batch: Batch, direction: Tensor) -> Te
     n = direction.shape[1]
     reach = torch.finfo(rows.dtype).eps ** (1 / 3) * (1 + rows[:, :n].norm(dim=1, keepdim=True))
     delta = reach / direction.norm(dim=1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
-    stochastic = chunk.shard.choice.stochastic
-    random = torch.get_rng_state() if stochastic else None
+    same_dropout = chunk.replay()
     ends = []
     for sign in (1, -1):
-        if random is not None:
-            torch.set_rng_state(random)  # both ends see the same dropout
+        same_dropout()
         probe = rows.clone()
         probe[:, :n].add_(sign * delta * direction)
         ends.append(torch.empty_like(direction))

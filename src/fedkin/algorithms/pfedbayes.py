@@ -18,12 +18,13 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
 from fedkin.local.training import Chunk, train_chunks
+from fedkin.steps import Optimiser
 
 
 class PFedBayes(Algorithm):
     """Mean-field Gaussian weights N(μ, σ²), σ = softplus(ρ): a personal posterior q_k and a common prior p.
 
-    Each local step, on one batch b, by Adam:
+    Each local step, on one batch b, by Adam (or another `optimiser`):
 
         inner_steps times:   q_k descends  E_{θ~q}[f_k(θ; b)] + (ζ/n_k) KL(q_k ‖ p_k)      one θ = μ + σε, ε ~ N(0, 1)
         once:                p_k descends  KL(q_k ‖ p_k),   p_k the client's copy of the prior
@@ -40,8 +41,8 @@ class PFedBayes(Algorithm):
     title: ClassVar[str] = "pFedBayes"
     deploys: ClassVar[Deploys] = "trained"
 
-    lr: float = Field(0.001, gt=0, description="rate of Adam")
-    momentum: float = Field(0.0, ge=0, le=0, description="must be 0: Adam has its own")
+    lr: float = Field(0.001, gt=0, description="rate of the steps (Adam's, by default)")
+    optimiser: Optimiser = Field("adam", description="step rule of posterior and prior")
     zeta: float = Field(10.0, ge=0, description="weight ζ of the divergence from the prior")
     rho: float = Field(-3.0, description="ρ of all weights at the start; σ = softplus(ρ)")
     inner_steps: int = Field(5, ge=1, description="steps on the posterior per batch")
@@ -89,7 +90,7 @@ def variational_training(shard: Shard, request: Request, rows: Tensor, counters:
 
     def work(chunk: Chunk) -> Tensor:
         q, p, zeta = posterior[chunk.place], prior[chunk.place], pull[chunk.place]
-        adam_q, adam_p = Adam(q, chunk.rate), Adam(p, chunk.rate)
+        step_q, step_p = chunk.rule("posterior", q), chunk.rule("prior", p)
         draws = [np.random.default_rng(int(word)) for word in chunk.words]
         sample, slopes = chunk.rows.clone(), torch.empty_like(q[:, :n])
         noise = np.empty((len(q), n), dtype=slopes.numpy().dtype)
@@ -104,8 +105,8 @@ def variational_training(shard: Shard, request: Request, rows: Tensor, counters:
                 loss = chunk.gradient(sample[:a], batch, slopes[:a])
                 total[:a] += loss if step == 0 else 0
                 fit = torch.cat([slopes[:a], slopes[:a] * epsilon * torch.sigmoid(rho)], dim=1)
-                adam_q.step(q[:a], fit + zeta[:a] * divergence_slopes(q[:a], p[:a])[0])
-            adam_p.step(p[:a], divergence_slopes(q[:a], p[:a])[1])
+                step_q.step(q[:a], fit + zeta[:a] * divergence_slopes(q[:a], p[:a])[0])
+            step_p.step(p[:a], divergence_slopes(q[:a], p[:a])[1])
         posterior[chunk.place], prior[chunk.place] = q, p
         return chunk.per_step(total)
 
@@ -136,19 +137,3 @@ def divergence_slopes(q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
     to_q = (s_q / s_p**2 - 1 / s_q) * torch.sigmoid(rho_q)
     to_p = (1 / s_p - (s_q**2 + (mean_q - mean_p) ** 2) / s_p**3) * torch.sigmoid(rho_p)
     return torch.cat([apart, to_q], dim=1), torch.cat([-apart, to_p], dim=1)
-
-
-class Adam:
-    """Adam for stacked clients; those that still make steps have all made as many."""
-
-    def __init__(self, like: Tensor, rate: float, decays: tuple[float, float] = (0.9, 0.999)) -> None:
-        self.rate, self.decays, self.steps = rate, decays, 0
-        self.mean, self.square = torch.zeros_like(like), torch.zeros_like(like)
-
-    def step(self, values: Tensor, slopes: Tensor) -> None:
-        """Move `values` (a, n) of the first a clients in place."""
-        self.steps += 1
-        a, (one, two) = len(values), self.decays
-        mean = self.mean[:a].lerp_(slopes, 1 - one) / (1 - one**self.steps)
-        square = self.square[:a].lerp_(slopes**2, 1 - two) / (1 - two**self.steps)
-        values.sub_(mean / (square.sqrt() + 1e-8), alpha=self.rate)

@@ -25,6 +25,9 @@ class PFedMe(Algorithm):
         w_k ← w_k − γ λ (w_k − θ)
         server:  w ← (1 − β) w + β·mean_S(w_k)
 
+    The inner steps are gradient descent on a function of smoothness λ + β_k, with β_k that of f_k: they stay bounded only
+    while γ_p(λ + β_k) < 2.
+
     θ, the personal model, starts each round at the received w. Running statistics sent to the server are those of θ.
 
     Reference: Dinh et al., Personalized Federated Learning with Moreau Envelopes, 2020.
@@ -37,7 +40,9 @@ class PFedMe(Algorithm):
     lr: float = Field(0.005, gt=0, description="rate γ of the common model; γλ is its step towards θ")
     lam: float = Field(15.0, gt=0, description="pull λ between the personal and the common model")
     inner_steps: int = Field(5, ge=1, description="steps on θ per batch")
-    personal_lr: float = Field(0.1, gt=0, description="rate γ_p of the steps on θ; keep γ_p·λ below 2")
+    personal_lr: float = Field(
+        0.1, gt=0, description="rate γ_p of the steps on θ; keep γ_p(λ + smoothness of f_k) below 2"
+    )
     beta: float = Field(1.0, gt=0, description="step β of the server towards the mean of the clients")
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
@@ -57,7 +62,7 @@ def envelope_training(shard: Shard, request: Request, rows: Tensor, counters: Te
     personal = rows.clone()
 
     def work(chunk: Chunk) -> Tensor:
-        common, descent = chunk.weights, chunk.descent()
+        common, rule = chunk.weights, chunk.rule()
         n = common.shape[1]
         own = chunk.rows.clone()
         theta = own[:, :n]
@@ -70,7 +75,7 @@ def envelope_training(shard: Shard, request: Request, rows: Tensor, counters: Te
                 loss = chunk.gradient(own[:a], batch, g, counted)
                 total[:a] += loss if step == 0 else 0
                 theta[:a].sub_(g + lam * (theta[:a] - common[:a]), alpha=personal_lr)
-            descent.step(common[:a], lam * (common[:a] - theta[:a]))
+            rule.step(common[:a], lam * (common[:a] - theta[:a]))
         chunk.rows[:, n:] = own[:, n:]
         personal[chunk.place] = own
         return chunk.per_step(total)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from fedkin.local.batches import count_steps
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
+from fedkin.local.terms import Shift
 from fedkin.local.training import train
 
 
@@ -37,6 +38,7 @@ class Scaffold(Algorithm):
     title: ClassVar[str] = "SCAFFOLD"
 
     momentum: float = Field(0.0, ge=0, le=0, description="must be 0: controls are read from the way of plain steps")
+    optimiser: Literal["sgd"] = Field("sgd", description="must be sgd, as momentum must be 0")
     global_lr: float = Field(1.0, gt=0, description="step size γ_g of the server")
 
     def start(self, setting: Setting) -> State:
@@ -60,7 +62,7 @@ def controlled_training(shard: Shard, request: Request, rows: Tensor, counters: 
     n = shard.spec.layout.n_parameters
     common: Tensor = request.shared["control"].to(rows.dtype)
     own = shard.private("control", lambda: torch.zeros(n, dtype=rows.dtype))[request.ids]
-    trained, loss = train(shard, request.ids, rows, settings, t, shift=common - own, counters=counters)
+    trained, loss = train(shard, request.ids, rows, settings, t, [Shift(common - own)], counters)
     steps = count_steps(shard.train.sizes[request.ids], settings.batch_size, settings.epochs, settings.steps)
     way = torch.from_numpy(steps).to(rows.dtype)[:, None] * settings.rate(t)
     change = (rows - trained)[:, :n] / way - common

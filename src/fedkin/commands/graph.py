@@ -66,7 +66,7 @@ def build(
     with show.working("building the graph …"):
         (algorithm,) = settings.algorithms.values()
         run = prepare(federation, settings.model, algorithm, settings.options[0], spec)
-        run.clients.close()
+        run.close()
     graph = run.setting.graph
     assert graph is not None
     out.parent.mkdir(parents=True, exist_ok=True)

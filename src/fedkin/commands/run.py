@@ -106,6 +106,11 @@ def resume(
         int | None,
         typer.Option("--seed", help="check that the run has this seed; a run keeps its own", show_default=False),
     ] = None,
+    rows_file: flags.RowsPath = None,
+    ray_address: flags.RayAddress = None,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="go on although files of the run were changed by hand")
+    ] = False,
     json: flags.Json = None,
 ) -> None:
     """Go on with an interrupted run; the numbers are those of an uninterrupted one.
@@ -122,7 +127,15 @@ def resume(
 
     if seed is not None and (own := read(folder / "config.toml").get("run", {}).get("seed")) != seed:
         raise FedkinError(f"{folder} was started with seed {own}; a resumed run keeps its seed, drop --seed")
-    result = runs.resume(folder, rounds=rounds, callbacks=[Progress()])
+    engine = None if ray_address is None else {"address": ray_address}
+    result = runs.resume(
+        folder,
+        rounds=rounds,
+        callbacks=[Progress()],
+        rows_file=rows_file,
+        engine_options=engine,
+        accept_changes=accept_changes,
+    )
     _finish(result, folder, json)
 
 

@@ -213,7 +213,7 @@ def _kept_or_trained(run: Run) -> Result:
     """The result from the run's folder, if it is finished there; else go on from where it stopped."""
     kept = run.kept()
     if kept is not None:
-        run.clients.close()
+        run.close()
         return kept
     run.take_up()
     return run.run()

@@ -15,8 +15,9 @@ from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.run import Options
-from fedkin.run.directory import config_of, refuse_other_settings
+from fedkin.run.directory import refuse_other_settings
 from fedkin.run.graph import build_from, wanted
+from fedkin.run.recorded import config_of
 from fedkin.streams import Streams
 
 
@@ -44,7 +45,7 @@ class Fitness:
                     raise
                 reasons[algorithm.name] = str(problem).removeprefix(f"{algorithm.name}: ")
                 continue
-            config = config_of(self.roster, spec, algorithm, self.options, graph)
+            config = config_of(self.roster, spec, algorithm, self.options, graph, folders[algorithm.name])
             refuse_other_settings(folders[algorithm.name], config, graph)
         return reasons
 

@@ -66,7 +66,12 @@ def k_means_seeds(rows: Tensor, clusters: int, seed: int) -> np.ndarray:
 
 def nearest_centre(rows: Tensor, centres: Tensor) -> np.ndarray:
     """The centre (of p, B) each row (of m, B) is closest to, (m,)."""
-    return np.array([int((centres - row).square().sum(dim=1, dtype=torch.float64).argmin()) for row in rows])
+    return np.array([int(_squares(centres, row).argmin()) for row in rows])
+
+
+def _squares(rows: Tensor, other: Tensor) -> Tensor:
+    """‖row − other‖² of every row, in float64: squares of float32 numbers end at 1.8e19."""
+    return (rows.double() - other.double()).square().sum(dim=1)
 
 
 def in_order(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -99,7 +104,7 @@ def lasting_names(centres: Tensor, before: Tensor) -> np.ndarray:
 
     names = np.full(len(centres), -1)
     if len(before):
-        square = torch.stack([(before - row).square().sum(dim=1, dtype=torch.float64) for row in centres])
+        square = torch.stack([_squares(before, row) for row in centres])
         new, old = linear_sum_assignment(square.numpy())
         names[new] = old
     names[names < 0] = len(before) + np.arange((names < 0).sum())

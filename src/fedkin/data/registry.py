@@ -82,6 +82,8 @@ def _register_ours() -> None:
 
 def get(name: str) -> DataSet:
     """The data set of this name, or `package.module:thing` (see fedkin.plugins); near matches if there is none."""
+    if not isinstance(name, str):
+        raise FedkinError(f"a data set is named by text, not by {name!r}")
     found = plugins.find("data set", name, _sets())
     if not isinstance(found, DataSet):
         found = next((entry for entry in _SETS.values() if entry.build is found), None)

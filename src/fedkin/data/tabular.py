@@ -77,8 +77,11 @@ def _as_text(values: pd.Series) -> list[str]:
     return [ABSENT if absent else str(value) for value, absent in zip(values, values.isna())]
 
 
-def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
-    """A CSV (.csv, .tsv, also compressed) or Parquet (.parquet) file as a data frame, types inferred."""
+def read_table(path: str | os.PathLike[str], text: Sequence[str] = ()) -> pd.DataFrame:
+    """A CSV (.csv, .tsv, also compressed) or Parquet (.parquet) file as a data frame, types inferred.
+
+    Columns named in `text` are kept as they are written: "01" and "1" are two clients.
+    """
     import pandas as pd
 
     file = Path(path)
@@ -87,17 +90,18 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     try:
         if file.suffix in (".parquet", ".pq"):
             return pd.read_parquet(file)
-        return pd.read_csv(file, sep="\t" if ".tsv" in file.suffixes else ",")
+        as_written: dict[Hashable, Any] = dict.fromkeys(text, str)
+        return pd.read_csv(file, sep="\t" if ".tsv" in file.suffixes else ",", dtype=as_written, low_memory=False)
     except ImportError:
         raise FedkinError(f"{file}: reading Parquet needs pyarrow; install it with: pip install pyarrow") from None
-    except (ValueError, OSError, pd.errors.ParserError, pd.errors.EmptyDataError) as problem:
+    except Exception as problem:  # a damaged file makes the libraries that read it raise anything at all
         first = str(problem).strip().split("\n")[0]
         raise FedkinError(f"{file} cannot be read as a table ({first}); is it CSV or Parquet?") from problem
 
 
 def from_csv(path: str | os.PathLike[str], client: str, target: str, **options: Any) -> Federation:
     """A federation from a CSV or Parquet file; `options` are those of `from_table`."""
-    federation = from_table(read_table(path), client, target, **options)
+    federation = from_table(read_table(path, text=[client]), client, target, **options)
     source = {"name": "csv", "path": str(Path(path).resolve()), "client": client, "target": target, **options}
     return replace(federation, source=source)
 
@@ -133,14 +137,18 @@ def from_table(
         empty = int(frame[column].isna().sum())
         if empty:
             raise FedkinError(f"{role} column {column!r} has {empty} empty cells; drop these rows or fill them in")
+    if not len(frame):
+        raise FedkinError("the table has no rows; it needs some for every client")
+    if len(set(map(str, frame.columns))) < len(frame.columns):
+        raise FedkinError("two columns of the table have the same name; rename one")
     targets = frame[target].to_numpy()
     kind = task or ("regression" if targets.dtype.kind == "f" else "classification")
     labels = np.unique(targets.astype(str), return_inverse=True)[1] if kind == "classification" else None
     holdout = Holdout(test_fraction, validation_fraction, seed)
     rows: dict[str, dict[str, np.ndarray]] = {}
-    for name, own in frame.groupby(client, sort=True).indices.items():
-        index = holdout.indices(str(name), len(own), None if labels is None else labels[own])
-        rows[str(name)] = {part: np.asarray(own)[index[part]] for part in index}
+    for name, own in groups(frame[client]).items():
+        index = holdout.indices(name, len(own), None if labels is None else labels[own])
+        rows[name] = {part: np.asarray(own)[index[part]] for part in index}
     inputs = frame.drop(columns=[client, target, *drop])
     training = np.sort(np.concatenate([own["train"] for own in rows.values()]))
     columns, notes = _fit(inputs, training, missing, standardise, max_categories)
@@ -152,6 +160,21 @@ def from_table(
         notes=tuple(notes),
     )
     return replace(federation, inputs=tuple(asdict(column) for column in columns))
+
+
+def groups(clients: pd.Series) -> dict[str, np.ndarray]:
+    """The rows of every client, by name; names that are all numbers are in the order of those."""
+    found = clients.groupby(clients, sort=False).indices
+    names: dict[str, Any] = {}
+    for value in found:
+        if str(value) in names:
+            raise FedkinError(f"clients {names[str(value)]!r} and {value!r} have the same name as text; rename one")
+        names[str(value)] = value
+    try:
+        order = sorted(names, key=lambda name: (float(name), name))
+    except ValueError:
+        order = sorted(names)
+    return {name: np.asarray(found[names[name]]) for name in order}
 
 
 def _fit(

@@ -39,6 +39,7 @@ from fedkin.run import Run, checkpoint
 from fedkin.run.callbacks import Callback
 from fedkin.run.options import Options, make_options
 from fedkin.task import Forecast, Task
+from fedkin.task.choice import chosen
 
 FILE_SECTIONS = ("federation", "model", "algorithm", "graph", "run")
 
@@ -91,10 +92,10 @@ class FederationFile:
             method = {"name": changes["algorithm"]}
         run = {**sections.get("run", {}), **({"rounds": changes["rounds"]} if changes.get("rounds") else {})}
         graph = sections.get("graph", {})
-        chosen = graph.get("name") or (str(path.parent / graph["file"]) if "file" in graph else None)
+        given = graph.get("name") or (str(path.parent / graph["file"]) if "file" in graph else None)
         algorithm = algorithms.make(str(method.pop("name", "fedavg")), method)
         options = make_options(**{**run, "engine": "flower"})
-        return cls(federation, str(sections.get("model", {}).get("name", "mlp")), algorithm, chosen, options)
+        return cls(federation, str(sections.get("model", {}).get("name", "mlp")), algorithm, given, options)
 
 
 def train_sites(line: Line, plan: FederationFile, out: Path, callbacks: tuple[Callback, ...] = ()) -> Result:
@@ -137,7 +138,7 @@ def assemble(
     own = {name: clients[name].get("model") for name in names}
     settings, options = plan.federation, plan.options
     setup = Setup(
-        _agreed_task(clients, settings),
+        chosen(_agreed_task(clients, settings), **options.learning),
         plan.model,
         options.dtype,
         options.seed,

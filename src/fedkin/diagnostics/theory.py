@@ -6,7 +6,7 @@
 >>> found = theory.diagnose(federation, "mlr", FedU(eta=0.5))
 >>> round(found.rho, 9)  # four clients, all pairs with weight 0.5
 2.0
->>> found.condition == (0.5 * found.rho > 2 * found.beta)
+>>> found.condition == (found.c * 0.5 * found.rho > 2 * found.beta)
 True
 """
 
@@ -28,11 +28,11 @@ from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph
 from fedkin.local.kernels.linear import dense_layers
-from fedkin.local.losses import per_sample
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
 from fedkin.models import ModelLike
 from fedkin.run import make_options, prepare
+from fedkin.task.losses import loss_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class Diagnosis:
     """c·μ̃·η·λ_max(L): at most 1 differences shrink monotonically, at most 2 they do not grow."""
     safe_eta: float
     """The largest η with stability 2, at this c, learning rate and R."""
+    c: float = 1.0
+    """The factor c of the coupling: clients feel cη, so it stands wherever the analysis (c = 1) has η."""
     distance: float | None = None
     """‖W − W*‖ / ‖W*‖ to the stationary point W*, where the problem is quadratic."""
 
@@ -58,15 +60,15 @@ class Diagnosis:
 
     @property
     def condition(self) -> bool:
-        """Whether ηρ > 2β, as the lemma on gradient dissimilarity assumes."""
-        return self.eta * self.rho > 2 * self.beta
+        """Whether cηρ > 2β, as the lemma on gradient dissimilarity assumes (with c = 1)."""
+        return self.c * self.eta * self.rho > 2 * self.beta
 
     def __str__(self) -> str:
         relation = "holds" if self.condition else "does not hold"
         lines = [
             f"ρ = ‖L‖                {self.rho:.4g}",
             f"β (local estimate)     {self.beta:.4g}",
-            f"ηρ > 2β                {relation}: {self.eta * self.rho:.4g} against {2 * self.beta:.4g}",
+            f"cηρ > 2β               {relation}: {self.c * self.eta * self.rho:.4g} against {2 * self.beta:.4g}",
             f"c·μ̃·η·λ_max(L)         {self.stability:.4g} (stable up to 2: η ≤ {self.safe_eta:.4g})",
         ]
         if self.distance is not None:
@@ -114,12 +116,13 @@ def diagnose(
             best = stationary_point(quadratic["hessian"].numpy(), quadratic["linear"].numpy(), linked, strength)
             distance = float(np.linalg.norm(at.numpy() - best) / np.linalg.norm(best))
     finally:
-        run.clients.close()
+        run.close()
     longest = float(np.max(algorithm.step(1, setting.sizes)))
     return Diagnosis(
         rho=linked.lambda_max(),
         smoothness=curved["smoothness"].double().numpy(),
         eta=algorithm.eta,
+        c=algorithm.c,
         stability=stability(linked, longest),
         safe_eta=algorithm.eta * safe_step(linked) / longest if longest else float("inf"),
         distance=distance,
@@ -163,7 +166,7 @@ class Curvature:
         parameters = dict(module.named_parameters())
         self.weights = [parameters[slot.name] for slot in shard.spec.layout.parameters]
         x, y = shard.train.of(k)
-        loss = per_sample(shard.task.kind, module(x), y).mean()
+        loss = loss_of(shard.task)(module(x), y).mean()
         loss = loss + weight_decay / 2 * sum(w.square().sum() for w in self.weights)
         self._gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, self.weights, create_graph=True)])
 

@@ -94,7 +94,7 @@ class Federation:
     def from_arrays(
         cls,
         clients: Mapping[str, Any],
-        task: Kind | None = None,
+        task: Kind | Literal["counts"] | None = None,
         public: Mapping[str, np.ndarray] | np.ndarray | None = None,
         test_fraction: float = 0.25,
         validation_fraction: float = 0.0,
@@ -108,7 +108,8 @@ class Federation:
         X is (n, *input shape), y is (n,) labels or numbers. Each client is split into train, validation and test,
         stratified by class where a class has enough samples. A client may instead bring its own split as
         `{"train": (X, y), "test": (X, y), "validation": (X, y)}` (the last is optional).
-        `task` is guessed when not given: integer, boolean and text targets are classes, floats are numbers.
+        `task` is guessed when not given: integer, boolean and text targets are classes, several columns of 0 and 1 are
+        "multilabel", floats are numbers ("regression"). "counts" is regression by the rate of a Poisson distribution.
         `classes` fixes the classes and their order; without it they are all labels seen, sorted.
         `tokens=True` says that X holds integer tokens (text), to be kept as integers.
         `about`: the fields `graph`, `truth`, `notes` and `source` of a federation.
@@ -170,8 +171,8 @@ class Federation:
 
     def __repr__(self) -> str:
         what = f"classification with {len(self.task.classes)} classes"
-        if self.task.kind == "regression":
-            what = f"regression with outputs {self.task.output_shape}"
+        if self.task.kind != "classification":
+            what = f"{self.task.kind} with outputs {self.task.output_shape}"
         sizes = " / ".join(f"{len(s.x)} {n}" for n, s in self._splits().items())
         return f"Federation({len(self)} clients, {what}, inputs {self.task.input_shape}, {sizes} samples)"
 
@@ -207,13 +208,19 @@ class Federation:
         )
 
     def label_counts(self, split: Literal["train", "validation", "test"] = "train") -> np.ndarray:
-        """ByPart per client and class, shape (K, C)."""
+        """Samples per client and class, shape (K, C)."""
         if self.task.kind != "classification":
-            raise FedkinError("label counts need a classification task; this federation is a regression task")
+            raise FedkinError(f"label counts need a classification task; this federation is a {self.task.kind} task")
         part = self._splits()[split]
         clients, classes = len(self), len(self.task.classes)
         first = np.repeat(np.arange(clients) * classes, part.sizes)
         return np.bincount(first + part.y, minlength=clients * classes).reshape(clients, classes)
+
+    def class_counts(self) -> np.ndarray | None:
+        """Training samples of each class (of multi-label tasks: with each column), (C,); None for regression."""
+        if self.task.kind == "classification":
+            return np.bincount(self.train.y, minlength=len(self.task.classes))
+        return self.train.y.sum(axis=0) if self.task.kind == "multilabel" else None
 
     def fingerprint(self) -> str:
         """A short hash of names and samples: a resumed run must see the same data."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.errors import FedkinError
+from fedkin.federation.given import as_array
 
 ByPart = dict[str, tuple[np.ndarray, np.ndarray]]
 """One client's (X, y) by part: "all", to be split here, or "train", "validation" and "test"."""
@@ -26,7 +27,9 @@ def read_samples(name: str, value: Any) -> ByPart:
     for part, pair in pairs.items():
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise FedkinError(f"client {name!r}: expected a pair (X, y), got {type(pair).__name__}")
-        x, y = np.asarray(pair[0]), np.asarray(pair[1])
+        x, y = as_array(name, "X", pair[0]), as_array(name, "y", pair[1])
+        if not x.ndim or not y.ndim:
+            raise FedkinError(f"client {name!r}: X and y need one entry per sample; got a single value")
         if x.dtype.kind not in "biuf":
             raise FedkinError(f"client {name!r}: X holds {x.dtype}, not numbers; encode it first")
         if x.ndim == 1:

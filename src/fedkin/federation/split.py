@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedkin.errors import FedkinError
+from fedkin.federation.given import check_fractions
 from fedkin.streams import Streams
 
 PARTS = ("train", "validation", "test")
@@ -33,7 +33,7 @@ class Split:
 
     @property
     def sizes(self) -> np.ndarray:
-        """ByPart per client, shape (K,)."""
+        """Samples per client, shape (K,)."""
         return np.diff(self.offsets)
 
     def __len__(self) -> int:
@@ -66,11 +66,7 @@ class Holdout:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, fraction in (("test_fraction", self.test), ("validation_fraction", self.validation)):
-            if not 0 <= fraction < 1:
-                raise FedkinError(f"{name} is {fraction}; it must be at least 0 and below 1")
-        if self.test + self.validation >= 1:
-            raise FedkinError("test_fraction and validation_fraction leave nothing to train on; their sum must be < 1")
+        check_fractions(self.test, self.validation)
 
     def indices(self, client: str, n: int, labels: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Which of a client's n samples go where: {part: sorted indices}, drawn by seed and client name alone.
@@ -96,7 +92,7 @@ def stratified(
 ) -> dict[str, np.ndarray]:
     """Indices of train, validation and test: disjoint, together 0…n−1, each class spread in proportion.
 
-    ByPart are put in an order that spreads every class evenly over [0, 1) and cut at the two fractions, so each part
+    Samples are put in an order that spreads every class evenly over [0, 1) and cut at the two fractions, so each part
     holds its share of every class up to one sample. At least one sample is kept for training.
     """
     position = rng.permutation(n).astype(float)

@@ -247,12 +247,20 @@ class ClientGraph:
         else:
             files.write_npz(path, self.adjacency, self.names)
 
+    def to_bytes(self) -> bytes:
+        """What `save` writes to an .npz file."""
+        return files.npz_bytes(self.adjacency, self.names)
+
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> ClientGraph:
-        """Read a graph from .npz, .csv or .parquet (`save`, `to_edges`)."""
+    def load(cls, path: str | PathLike[str], **limits: float) -> ClientGraph:
+        """Read a graph from .npz, .csv or .parquet (`save`, `to_edges`), whoever wrote it.
+
+        An .npz that would unpack to more than `limit` bytes (4 GiB), or to more than `ratio` (20) times its size and
+        64 MiB, is refused before it is unpacked.
+        """
         if str(path).endswith((".csv", ".parquet")):
             return cls.from_edges(path)
-        return cls(*files.read_npz(path))
+        return cls(*files.read_npz(path, **limits))  # type: ignore[arg-type]
 
     def plot(self, ax: Axes | None = None, colours: Any = None, seed: int = 0, labels: bool | None = None) -> Axes:
         """Draw the graph with a spring layout; see `fedkin.graphs.drawing.draw`."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import io
+import warnings
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedkin.errors import FedkinError, unknown
+from fedkin.files import whole, write_atomic
+from fedkin.files.archive import LIMIT, RATIO, read_archive, write_archive
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +22,10 @@ LARGE = 1_000_000
 """Graphs of more entries than this are not compressed: that would take longer than all else."""
 
 ENDINGS = (".csv", ".parquet", ".npz")
+
+NAMES, NUMBERS, POSITIONS = ("iufUS", 1), ("fiu", 1), ("iu", 1)
+_EDGES = {"names": NAMES, "source": NAMES, "target": NAMES, "weight": NUMBERS}
+_ADJACENCY = {"names": NAMES, "indptr": POSITIONS, "indices": POSITIONS, "weights": NUMBERS}
 
 
 def read_edges(
@@ -57,26 +63,40 @@ def _table(path: str) -> pd.DataFrame:
     import pandas as pd
 
     if path.endswith(".npz"):
-        with _archive(path, "an edge list") as arrays:
-            if "names" not in arrays:
-                return pd.DataFrame({name: arrays[name] for name in arrays if name in ("source", "target", "weight")})
-            names = arrays["names"].astype(object)
-            ends = {side: names[_positions(path, side, arrays[side], len(names))] for side in ("source", "target")}
-            alone = np.setdiff1d(np.arange(len(names)), np.concatenate([arrays["source"], arrays["target"]]))
-            weight = arrays.get("weight", np.ones(len(ends["source"])))
-        edges = pd.DataFrame({**ends, "weight": weight})
-        lonely = pd.DataFrame({"source": names[alone], "target": "", "weight": np.nan})
-        return pd.concat([edges, lonely]) if len(alone) else edges
+        return _edges_of(path, read_archive(path, "an edge list", _EDGES))
     try:
         if path.endswith(".parquet"):
             return pd.read_parquet(path)
-        return pd.read_csv(
-            path, dtype={"source": str, "target": str}, keep_default_na=False, na_values={"weight": [""]}
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pd.errors.ParserWarning)
+            return pd.read_csv(
+                path, dtype={"source": str, "target": str}, keep_default_na=False, na_values={"weight": [""]}
+            )
     except ImportError:
         raise FedkinError(f"{path}: Parquet files need pyarrow: pip install 'fedkin[parquet]'") from None
-    except (OSError, ValueError) as error:
-        raise FedkinError(f"{path}: cannot be read as an edge list: {error}") from None
+    except Exception as error:  # a damaged file makes the libraries that read it raise anything at all
+        first = str(error).strip().split("\n")[0]
+        raise FedkinError(f"{path}: cannot be read as an edge list: {first}") from None
+
+
+def _edges_of(path: str, arrays: dict[str, np.ndarray]) -> pd.DataFrame:
+    """The edge list in an archive: names and positions in them, or the names themselves."""
+    import pandas as pd
+
+    sides = ("source", "target")
+    absent = [side for side in sides if side not in arrays]
+    if absent:
+        raise FedkinError(f"{path}: no column {absent[0]!r}; an edge list has the columns source, target, weight")
+    if len({len(arrays[key]) for key in (*sides, "weight") if key in arrays}) > 1:
+        raise FedkinError(f"{path}: not an edge list: source, target and weight differ in length")
+    if "names" not in arrays:
+        return pd.DataFrame({name: arrays[name] for name in arrays})
+    names = arrays["names"].astype(str).astype(object)
+    ends = {side: names[_positions(path, side, arrays[side], len(names))] for side in sides}
+    alone = np.setdiff1d(np.arange(len(names)), np.concatenate([arrays["source"], arrays["target"]]))
+    edges = pd.DataFrame({**ends, "weight": arrays.get("weight", np.ones(len(ends["source"])))})
+    lonely = pd.DataFrame({"source": names[alone], "target": "", "weight": np.nan})
+    return pd.concat([edges, lonely]) if len(alone) else edges
 
 
 def _positions(path: str, side: str, given: np.ndarray, clients: int) -> np.ndarray:
@@ -135,42 +155,66 @@ def write_table(path: str | PathLike[str], adjacency: sp.csr_array, names: tuple
         }
     )
     if not str(path).endswith(".parquet"):
-        frame.to_csv(path, index=False, float_format="%.17g")
+        write_atomic(Path(path), frame.to_csv(index=False, float_format="%.17g").encode())
         return
+    content = io.BytesIO()
     try:
-        frame.to_parquet(path, index=False)
+        frame.to_parquet(content, index=False)
     except ImportError:
         raise FedkinError(f"{path}: Parquet files need pyarrow: pip install 'fedkin[parquet]'") from None
+    write_atomic(Path(path), content.getvalue())
 
 
 def write_npz(path: str | PathLike[str], adjacency: sp.csr_array, names: tuple[str, ...]) -> None:
+    _write_archive(path, adjacency.nnz, **_parts(adjacency, names))
+
+
+def npz_bytes(adjacency: sp.csr_array, names: tuple[str, ...]) -> bytes:
+    """What `write_npz` writes, for a batch of files."""
+    content = io.BytesIO()
+    write_archive(content, _parts(adjacency, names), adjacency.nnz < LARGE)
+    return content.getvalue()
+
+
+def _parts(adjacency: sp.csr_array, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     parts = {"indptr": adjacency.indptr, "indices": adjacency.indices, "weights": adjacency.data}
-    _write_archive(path, adjacency.nnz, names=np.array(names, dtype=np.str_), **parts)
+    return {"names": np.array(names, dtype=np.str_), **parts}
 
 
 def _write_archive(path: str | PathLike[str], entries: int, **arrays: np.ndarray) -> None:
-    write = np.savez_compressed if entries < LARGE else np.savez
-    with open(path, "wb") as file:
-        write(file, **arrays)  # type: ignore[arg-type]
+    with whole(Path(path)) as file:
+        write_archive(file, arrays, entries < LARGE)
 
 
-@contextmanager
-def _archive(path: str | PathLike[str], what: str) -> Iterator[dict[str, np.ndarray]]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        yield arrays
-    except FedkinError:
-        raise
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise FedkinError(f"{path}: not {what}: {error}") from None
+def read_npz(
+    path: str | PathLike[str], limit: int = LIMIT, ratio: float = RATIO
+) -> tuple[sp.csr_array, tuple[str, ...]]:
+    """Adjacency and names of an archive: what `write_npz` wrote, or an edge list.
+
+    Archives that unpack to more than `limit` bytes, or to much more than `ratio` times their size, are refused.
+    """
+    arrays = read_archive(path, "a client graph written by ClientGraph.save", _EDGES | _ADJACENCY, limit, ratio)
+    if "source" in arrays or "target" in arrays:
+        return read_edges(str(path), tuple(arrays["names"].astype(str).tolist()) if "names" in arrays else None)
+    for key in _ADJACENCY:
+        if key not in arrays:
+            raise FedkinError(f"{path}: not a client graph written by ClientGraph.save: it has no {key!r}")
+    names = tuple(arrays["names"].astype(str).tolist())
+    return _checked_csr(str(path), arrays["weights"], arrays["indices"], arrays["indptr"], len(names)), names
 
 
-def read_npz(path: str | PathLike[str]) -> tuple[sp.csr_array, tuple[str, ...]]:
-    """Adjacency and names of an archive: what `write_npz` wrote, or an edge list."""
-    with _archive(path, "a client graph written by ClientGraph.save") as arrays:
-        if "source" not in arrays:
-            names = tuple(arrays["names"].tolist())
-            parts = (arrays["weights"], arrays["indices"], arrays["indptr"])
-            return sp.csr_array(parts, shape=(len(names), len(names))), names
-    return read_edges(str(path), tuple(arrays["names"].tolist()) if "names" in arrays else None)
+def _checked_csr(path: str, weights: np.ndarray, indices: np.ndarray, indptr: np.ndarray, clients: int) -> sp.csr_array:
+    """A (K, K) matrix from arrays of unknown origin: compiled code follows these numbers without looking."""
+    fault = None
+    if len(indptr) != clients + 1:
+        fault = f"indptr has {len(indptr)} entries for {clients} clients; it needs {clients + 1}"
+    elif len(indices) != len(weights):
+        fault = f"{len(indices)} indices for {len(weights)} weights"
+    elif indptr[0] != 0 or indptr[-1] != len(indices) or (indptr[1:] < indptr[:-1]).any():
+        fault = "indptr must rise from 0 to the number of weights"
+    elif len(indices) and (indices.min() < 0 or indices.max() >= clients):
+        fault = f"indices must lie between 0 and {clients - 1}"
+    if fault:
+        raise FedkinError(f"{path}: not a client graph: {fault}")
+    parts = (weights.astype(np.float64), indices.astype(np.int64), indptr.astype(np.int64))
+    return sp.csr_array(parts, shape=(clients, clients))

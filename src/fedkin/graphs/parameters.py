@@ -9,6 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedkin.steps import step_rule
+
 Optimiser = Literal["sgd", "adam"]
 
 
@@ -43,9 +45,10 @@ class Parameters:
         >>> Parameters.at(torch.zeros(2)).moved(torch.tensor([2.0, -1.0]), 0.1, "adam").theta
         tensor([-0.1000,  0.1000])
         """
-        if how == "sgd":
-            return Parameters(self.theta - rate * slope, self.mean, self.square, self.steps + 1)
-        count = int(self.steps) + 1
-        mean, square = 0.9 * self.mean + 0.1 * slope, 0.999 * self.square + 0.001 * slope**2
-        way = mean / (1 - 0.9**count) / ((square / (1 - 0.999**count)).sqrt() + 1e-8)
-        return Parameters(self.theta - rate * way, mean, square, self.steps + 1)
+        theta, rule = self.theta[None].clone(), step_rule(how, self.theta[None], rate)
+        known = {"mean": self.mean, "square": self.square, "count": self.steps.double()}
+        for name, value in rule.state.items():
+            value[0] = known[name]
+        rule.step(theta, slope[None].clone())
+        mean, square = (rule.state[name][0] if rule.state else known[name] for name in ("mean", "square"))
+        return Parameters(theta[0], mean, square, self.steps + 1)

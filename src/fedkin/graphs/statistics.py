@@ -6,6 +6,7 @@ import numpy as np
 
 from fedkin.errors import FedkinError
 from fedkin.privacy.gaussian import gaussian_sigma
+from fedkin.privacy.noise import secret_normal
 
 ZERO_VARIANCE = 1e-8
 """Below this variance a feature is constant: skewness and kurtosis are set to 0."""
@@ -33,7 +34,7 @@ def moments(x: np.ndarray) -> np.ndarray:
 
 
 def noisy_moments(
-    x: np.ndarray, low: float, high: float, epsilon: float, delta: float, generator: np.random.Generator
+    x: np.ndarray, low: float, high: float, epsilon: float, delta: float, generator: np.random.Generator | None = None
 ) -> np.ndarray:
     """The four moments with (ε, δ)-differential privacy for one sample of this client, shape (4, M).
 
@@ -43,13 +44,15 @@ def noisy_moments(
     together by Δ = 2√M / n in Euclidean norm. Gaussian noise of the analytic mechanism for (ε, δ, Δ) is added once; the
     moments are computed from the noisy means, which costs no more privacy. Where the noisy variance is within three standard
     deviations of the noise, skewness and kurtosis are set to 0. The number of samples n is taken as public.
+    The noise comes from the client's own secret entropy; a `generator` makes it repeatable, hence removable: for tests.
     """
     if not (np.isfinite(low) and np.isfinite(high) and low < high):
         raise FedkinError(f"private statistics need a finite range low < high, not [{low}, {high}]")
     flat = (_flat(x).clip(low, high) - low) / (high - low)
     n, features = flat.shape
     sigma = gaussian_sigma(epsilon, delta, sensitivity=2 * np.sqrt(features) / n)
-    power = np.stack([(flat**p).mean(axis=0) for p in (1, 2, 3, 4)]) + sigma * generator.standard_normal((4, features))
+    noise = secret_normal((4, features)) if generator is None else generator.standard_normal((4, features))
+    power = np.stack([(flat**p).mean(axis=0) for p in (1, 2, 3, 4)]) + sigma * noise
     m1, m2, m3, m4 = power
     variance = (m2 - m1**2).clip(0)
     third, fourth = m3 - 3 * m1 * m2 + 2 * m1**3, m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4

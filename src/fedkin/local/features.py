@@ -17,11 +17,11 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
 from fedkin.local.kernels import Kernel
-from fedkin.local.losses import Loss, loss_of
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.training import Chunk, train_chunks
 from fedkin.models.cut import Cut, cut
+from fedkin.task.losses import PerSample, loss_of
 
 Granularity = Literal["client", "class", "aligned"]
 
@@ -33,7 +33,7 @@ def misalignment(features: Tensor, guides: Tensor) -> Tensor:
     return torch.where(there, 1 - (features * guides).sum(dim=-1) / torch.where(there, size, 1.0), 0.0)
 
 
-def guided_loss(loss: Loss, outputs: int, cosine: float) -> Loss:
+def guided_loss(loss: PerSample, outputs: int, cosine: float) -> PerSample:
     """ℓ(output_i, y_i) + cosine·(1 − cos(h_i, g_i)), from outputs with the features behind them, (n, outputs + d)."""
 
     def each(tapped: Tensor, targets: Tensor, guides: Tensor) -> Tensor:
@@ -49,11 +49,11 @@ class Taps:
         self.cut: Cut = cut(shard.spec, shard.task, layer)
         self.outputs = shard.task.outputs
         self.kernels: SimpleQueue[Kernel] = SimpleQueue()
-        tapped, loss = self.cut.tapped(), guided_loss(loss_of(shard.task.kind), self.outputs, cosine)
+        tapped, loss = self.cut.tapped(), guided_loss(loss_of(shard.task), self.outputs, cosine)
         self.heads: SimpleQueue[HeadGradient] = SimpleQueue()
         for _ in range(shard.workers):
             self.kernels.put(shard.choice.variant(tapped, loss))
-            self.heads.put(head_gradient(self.cut, loss_of(shard.task.kind)))
+            self.heads.put(head_gradient(self.cut, loss_of(shard.task)))
 
 
 STACKED = ("linear", "vmap")
@@ -61,7 +61,7 @@ STACKED = ("linear", "vmap")
 HeadGradient = Callable[..., tuple[Tensor, Tensor]]
 
 
-def head_gradient(cut: Cut, loss: Loss) -> HeadGradient:
+def head_gradient(cut: Cut, loss: PerSample) -> HeadGradient:
     """(guides (m, d), the classifier's tensors, targets (m, …), shares (m,)) → ∂l/∂guides (m, d) and l = Σ_m share·ℓ."""
     head = cut.head()
 
@@ -174,10 +174,11 @@ def train_guided(
     def work(chunk: Chunk) -> Tensor:
         mine, first = guides[chunk.place].to(rows.dtype), torch.from_numpy(samples.offsets[ids[chunk.place]])[:, None]
         client = torch.arange(len(mine))[:, None]
-        weights, descent = chunk.weights, chunk.descent()
+        weights, rule, terms = chunk.weights, chunk.rule(), settings.terms()
         slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
         total = rows.new_zeros(len(mine))
         kernel = tap.kernels.get()
+        kernel.noise = chunk.kernel.noise
         try:
             for a, x, where, weight in chunk.plan("batches").batches(samples.x, positions):
                 y = samples.y[where]
@@ -185,10 +186,11 @@ def train_guided(
                 goal = mine[client[:a], part].expand(*where.shape, -1)
                 count = None if chunk.counters is None else chunk.counters[:a]
                 total[:a] += kernel.gradient(chunk.rows[:a], x, y, weight, slopes[:a], count, goal)
-                if settings.weight_decay:
-                    slopes[:a].add_(weights[:a], alpha=settings.weight_decay)
-                descent.step(weights[:a], slopes[:a])
+                for term in terms:
+                    term.add(slopes[:a], weights[:a])
+                rule.step(weights[:a], slopes[:a])
         finally:
+            kernel.noise = None
             tap.kernels.put(kernel)
         return chunk.per_step(total)
 

@@ -1,18 +1,20 @@
-"""The plain loop: one nn.Module and one torch.optim.SGD per client, as users write it.
+"""The plain loop: one nn.Module and one optimiser of torch.optim per client, as users write it.
 
 Every faster path must agree with it to rounding. It shares the batch plan with them and nothing else.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedkin.local.batches import plan_batches
-from fedkin.local.losses import per_sample
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
+from fedkin.task.losses import loss_of
 
 
 def train_by_loop(
@@ -33,24 +35,36 @@ def train_by_loop(
         )
         module = shard.spec.module(rows[position]).train()
         start = [p.detach().clone() for p in module.parameters()]
-        optimiser = torch.optim.SGD(
-            module.parameters(),
-            lr=settings.rate(round),
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-        )
+        optimiser = torchs(settings, round, module)
         for step in range(int(plan.steps[0])):
             chosen = plan.index[0, step][plan.weight[0, step] > 0]
             x, y = shard.train.x[chosen], shard.train.y[chosen]
             for layer in module.modules():
                 if isinstance(layer, nn.modules.batchnorm._BatchNorm):
                     layer.train(len(x) > 1)
-            loss = per_sample(shard.task.kind, module(x), y).mean()
+            loss = loss_of(shard.task)(module(x), y).mean()
             if mu:
                 pull = sum(((p - a) ** 2).sum() for p, a in zip(module.parameters(), start))
                 loss = loss + mu / 2 * pull
             optimiser.zero_grad()
             loss.backward()
+            if settings.clip:
+                nn.utils.clip_grad_norm_(module.parameters(), settings.clip)
             optimiser.step()
         trained.append(shard.spec.layout.pack(module, rows.dtype))
     return torch.stack(trained)
+
+
+def torchs(settings: Sgd, round: int, module: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser of torch that the settings stand for."""
+    how: dict[str, Any] = {"lr": settings.rate(round), "weight_decay": settings.weight_decay}
+    if settings.optimiser in ("sgd", "rmsprop"):
+        how["momentum"] = settings.momentum
+    kind: Any = {
+        "sgd": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "rmsprop": torch.optim.RMSprop,
+    }[settings.optimiser]
+    made: torch.optim.Optimizer = kind(module.parameters(), **how)
+    return made

@@ -1,52 +1,80 @@
-"""Stacked stochastic gradient descent: all clients of a chunk take each step together.
+"""Stacked local training: all clients of a chunk take each step together, by a list of gradient terms and one step rule.
 
-Client k follows v ← m·v + ∇f_k(w) + λw + μ(w − a_k) + s_k and w ← w − γ·v, with momentum m, weight decay λ, a proximal pull
-μ towards its anchor a_k (the gradient of (μ/2)‖w − a_k‖², live parameters) and an optional constant shift s_k (SCAFFOLD's
-control variates). The velocity v starts at zero in every round.
+Client k's gradient is g = ∇f_k(w), changed in turn by clipping, weight decay λw and the terms of a method — a proximal pull
+μ(w − a_k), a constant shift s_k (see `fedkin.local.terms`) — and its weights move by the rule (see `fedkin.steps`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Literal
+
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from fedkin.local.batches import Plan
 from fedkin.local.kernels import Kernel
 from fedkin.local.kernels.linear import LinearKernel
+from fedkin.local.schedules import Schedule, schedule
+from fedkin.local.terms import Clip, Decay, Term, affine
+from fedkin.steps import Optimiser, Rule, step_rule
 
 
 class Sgd(BaseModel):
     """Settings of local training."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 
     lr: float = Field(0.05, gt=0, description="learning rate γ")
     epochs: int = Field(1, ge=1, description="passes over the client's data per round")
     steps: int | None = Field(None, ge=1, description="steps per round instead of epochs")
     batch_size: int = Field(32, ge=1, description="samples per step; the last batch of an epoch may be smaller")
-    momentum: float = Field(0.0, ge=0, lt=1, description="heavy-ball momentum")
-    weight_decay: float = Field(0.0, ge=0, description="L2 coefficient λ; adds λ·w to the gradient")
+    optimiser: Optimiser = Field("sgd", description="step rule of local training: sgd, adam, adamw or rmsprop")
+    moments: Literal["reset", "keep"] = Field(
+        "reset", description="what momentum and Adam remember: reset each round, or keep with the client"
+    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="heavy-ball momentum (of sgd and rmsprop)")
+    weight_decay: float = Field(0.0, ge=0, description="L2 coefficient λ; adds λ·w to the gradient (adamw: apart)")
+    clip: float | None = Field(None, gt=0, description="scale a step's gradient of the loss down to this norm")
     lr_decay: float = Field(1.0, gt=0, le=1, description="the rate is multiplied by this …")
     lr_decay_every: int = Field(1, ge=1, description="… every so many rounds")
+    lr_schedule: str | Schedule = Field(
+        "constant",
+        description="factor of the rate: step:n,f, cosine:n, warm-up:n, joined by +, or a function of the round",
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Sgd:
+        if self.momentum and self.optimiser in ("adam", "adamw"):
+            raise ValueError(f"{self.optimiser} has a momentum of its own; leave momentum at 0")
+        if isinstance(self.lr_schedule, str):
+            schedule(self.lr_schedule)
+        return self
 
     def rate(self, round: int) -> float:
-        """The learning rate of round t = 1, 2, …: γ · decay^⌊(t−1)/every⌋."""
-        return float(self.lr * self.lr_decay ** ((round - 1) // self.lr_decay_every))
+        """The learning rate of round t = 1, 2, …: γ · decay^⌊(t−1)/every⌋ · schedule(t)."""
+        rate = float(self.lr * self.lr_decay ** ((round - 1) // self.lr_decay_every))
+        if self.lr_schedule == "constant":
+            return rate
+        factor = schedule(self.lr_schedule) if isinstance(self.lr_schedule, str) else self.lr_schedule
+        return rate * float(factor(round))
 
+    def told(self, round: int) -> dict[str, Any]:
+        """The settings of one round as clients get them; a function of the round stays here, its rate travels."""
+        told = {name: getattr(self, name) for name in Sgd.model_fields}
+        if not isinstance(self.lr_schedule, str):
+            told |= {"lr": self.rate(round), "lr_decay": 1.0, "lr_schedule": "constant"}
+        return told
 
-class Descent:
-    """The step of stacked clients: v ← m·v + g, w ← w − γ·v. The velocity v starts at zero."""
+    def terms(self) -> list[Term]:
+        """What the settings make of a gradient: clipped, then with weight decay."""
+        decays = self.weight_decay and self.optimiser != "adamw"
+        return [*([Clip(self.clip)] if self.clip else []), *([Decay(self.weight_decay)] if decays else [])]
 
-    def __init__(self, settings: Sgd, rate: float, like: Tensor) -> None:
-        self.momentum, self.rate = settings.momentum, rate
-        self.velocity = torch.zeros_like(like, memory_format=torch.contiguous_format) if settings.momentum else None
-
-    def step(self, weights: Tensor, slopes: Tensor) -> None:
-        """Move the weights (a, P) of the first a clients in place."""
-        if self.velocity is not None:
-            slopes = self.velocity[: len(slopes)].mul_(self.momentum).add_(slopes)
-        weights.add_(slopes, alpha=-self.rate)
+    def rule(self, rate: float, like: Tensor) -> Rule:
+        """The step rule for clients with weights like these, (k, P)."""
+        return step_rule(self.optimiser, like, rate, self.momentum, self.weight_decay)
 
 
 def descend(
@@ -54,40 +82,29 @@ def descend(
     rows: Tensor,
     samples: tuple[Tensor, Tensor],
     plan: Plan,
-    settings: Sgd,
+    terms: Sequence[Term],
+    rule: Rule,
     rate: float,
-    mu: float = 0.0,
-    anchor: Tensor | None = None,
-    shift: Tensor | None = None,
     counters: Tensor | None = None,
 ) -> Tensor:
     """Train a chunk of clients in place; return each client's mean training loss over its steps, shape (k,).
 
-    rows (k, B), sorted so that clients with more steps come first; samples (x, y) of the shard; anchor and shift (k, P).
+    rows (k, B), sorted so that clients with more steps come first; samples (x, y) of the shard.
     """
     weights = rows[:, : kernel.layout.n_parameters]
     steps = torch.from_numpy(plan.steps).clamp(min=1).to(rows.dtype)
-    if isinstance(kernel, LinearKernel) and not settings.momentum:  # all terms in one pass over the weights
-        push = None if shift is None else -rate * shift
-        if mu:
-            pull = rate * mu * (weights if anchor is None else anchor)
-            push = pull if push is None else push.add_(pull)
-        shrink = 1 - rate * (settings.weight_decay + mu)
-        return kernel.descend(rows, *samples, plan, rate, shrink, push) / steps
+    if isinstance(kernel, LinearKernel) and kernel.fuses and rule.plain:
+        together = affine(terms, rate)
+        if together is not None:  # all terms in one pass over the weights
+            return kernel.descend(rows, *samples, plan, rate, *together) / steps
     slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
-    descent = Descent(settings, rate, weights)
-    total_loss = rows.new_zeros(len(rows))
-    if mu and anchor is None:
-        anchor = weights.clone()
+    total = rows.new_zeros(len(rows))
     for active, x, y, weight in plan.batches(*samples):
         w, g = weights[:active], slopes[:active]
-        mine = None if counters is None else counters[:active]
-        total_loss[:active] += kernel.gradient(rows[:active], x, y, weight, g, mine)
-        if settings.weight_decay:
-            g.add_(w, alpha=settings.weight_decay)
-        if mu and anchor is not None:
-            g.add_(w, alpha=mu).sub_(anchor[:active], alpha=mu)
-        if shift is not None:
-            g.add_(shift[:active])
-        descent.step(w, g)
-    return total_loss / steps
+        total[:active] += kernel.gradient(
+            rows[:active], x, y, weight, g, None if counters is None else counters[:active]
+        )
+        for term in terms:
+            term.add(g, w)
+        rule.step(w, g)
+    return total / steps

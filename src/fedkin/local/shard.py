@@ -17,6 +17,7 @@ from fedkin.federation import Federation, Split
 from fedkin.local.kernels import Kernel, choose
 from fedkin.models import ModelSpec
 from fedkin.streams import Streams, client_keys
+from fedkin.threads import one_thread
 
 T = TypeVar("T")
 
@@ -33,17 +34,6 @@ class Samples:
     def of(self, k: int) -> tuple[Tensor, Tensor]:
         rows = slice(int(self.offsets[k]), int(self.offsets[k + 1]))
         return self.x[rows], self.y[rows]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Hold torch at one thread: two inside small operations cost more than they give. (MKL's number is global.)"""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class Shard:
@@ -65,6 +55,10 @@ class Shard:
         """After a restart: clients, (clients,) bool, that had no private state of this name when it was saved."""
         self.objects: dict[str, Any] = {}
         """What is no tensor (estimators): never saved, built again from private state after a restart."""
+        self.moments: dict[str, Tensor] = {}
+        """What the step rules of the training under way remember, one row per asked client (`moments="keep"`)."""
+        self.privacy_limit: tuple[float, float] | None = None
+        """(ε, δ) that each client may spend on noisy answers in all; None: they are only added up (`privacy_spent`)."""
         self.workers = workers or len(os.sched_getaffinity(0))
         self._kernels: SimpleQueue[Kernel] = SimpleQueue()
         for _ in range(self.workers):

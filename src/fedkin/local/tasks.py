@@ -23,7 +23,9 @@ from fedkin.local import ahead
 from fedkin.local.mail import Mail
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
+from fedkin.local.terms import Pull, Shift, Term
 from fedkin.local.training import evaluate, train
+from fedkin.privacy.noise import spend
 
 
 @dataclass(frozen=True)
@@ -45,21 +47,22 @@ class Request:
         return Request(self.ids[position : position + 1], mine, self.shared, mail)
 
 
-Task = Callable[[Shard, Request], dict[str, Tensor]]
-TASKS: dict[str, Task] = {}
+Answering = Callable[[Shard, Request], dict[str, Tensor]]
+"""What a client task is: a question answered by a shard."""
+TASKS: dict[str, Answering] = {}
 
 
-def client_task(name: str) -> Callable[[Task], Task]:
+def client_task(name: str) -> Callable[[Answering], Answering]:
     """Register a task under a name."""
 
-    def register(function: Task) -> Task:
+    def register(function: Answering) -> Answering:
         TASKS[name] = function
         return function
 
     return register
 
 
-def find_task(name: str) -> Task:
+def find_task(name: str) -> Answering:
     """The task with this name; "package.module:task" imports the module first (a user's own method)."""
     module, _, plain = name.rpartition(":")
     if module:
@@ -142,7 +145,9 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
             question = replace(request, shared={k: v for k, v in request.shared.items() if k not in ASIDE})
             known = ahead.recall(shard, name, question)
             if known is None:
+                shard.moments.clear()
                 trained = function(shard, question, rows, counters)
+                trained = replace(trained, keep={**trained.keep, **shard.moments})
             else:
                 trained, counters = known
             n = shard.spec.layout.n_parameters
@@ -187,19 +192,14 @@ def _commit(shard: Shard, ids: np.ndarray, own: dict[str, Tensor], sound: np.nda
 
 @training_task("train")
 def train_task(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -> Trained:
-    """SGD from the received row, with an optional pull towards an anchor (default: the received row) and a shift."""
+    """Training from the received row, with an optional pull towards an anchor (default: the received row) and a shift."""
     shared, per_client = request.shared, request.per_client
-    trained, loss = train(
-        shard,
-        request.ids,
-        rows,
-        Sgd(**shared["sgd"]),
-        shared["round"],
-        mu=shared.get("mu", 0.0),
-        anchor=per_client.get("anchor"),
-        shift=per_client.get("shift"),
-        counters=counters,
-    )
+    terms: list[Term] = []
+    if shared.get("mu"):
+        terms.append(Pull(shared["mu"], per_client.get("anchor", rows[:, : shard.spec.layout.n_parameters])))
+    if "shift" in per_client:
+        terms.append(Shift(per_client["shift"]))
+    trained, loss = train(shard, request.ids, rows, Sgd(**shared["sgd"]), shared["round"], terms, counters)
     return Trained(trained, loss)
 
 
@@ -229,14 +229,22 @@ def cross_evaluate_task(shard: Shard, request: Request) -> dict[str, Tensor]:
 def statistics_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Mean, variance, skewness and kurtosis of every input feature of the training samples, (k, 4, M).
 
-    shared: nothing, or epsilon, delta, low and high to have them with noise (see `noisy_moments`).
+    shared: nothing, or epsilon, delta, low and high to have them with noise (see `noisy_moments`). The noise is the
+    client's own secret, so two runs differ. The same question gets the same answer as before; any other one spends.
     """
+    answers: dict[tuple[Any, ...], np.ndarray] = shard.objects.setdefault("noisy statistics", {})
 
     def told(k: int) -> np.ndarray:
         x = shard.train.of(k)[0].numpy()
         if not request.shared:
             return moments(x)
-        return noisy_moments(x, generator=shard.streams.generator("statistics", shard.names[k]), **request.shared)
+        question = shard.names[k], *sorted(request.shared.items())
+        if question not in answers:
+            spent = shard.private("privacy_spent", lambda: torch.zeros(2, dtype=torch.float64))[k]
+            cost = request.shared["epsilon"], request.shared["delta"]
+            spend(spent, *cost, shard.privacy_limit, shard.names[k])
+            answers[question] = noisy_moments(x, **request.shared)
+        return answers[question]
 
     found = [told(k) for k in request.ids]
     return {"statistics": torch.from_numpy(np.stack(found))}

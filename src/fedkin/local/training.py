@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from threading import Lock
 from typing import Literal
 
 import numpy as np
@@ -14,9 +15,13 @@ from torch import Tensor
 from fedkin.local.batches import Batch, Plan, count_steps, plan_batches
 from fedkin.local.forecasts import forecast_errors, forecast_names
 from fedkin.local.kernels import Kernel
-from fedkin.local.losses import metrics
-from fedkin.local.sgd import Descent, Sgd, descend
+from fedkin.local.noise import Noise
+from fedkin.local.sgd import Sgd, descend
 from fedkin.local.shard import Samples, Shard
+from fedkin.local.terms import Term
+from fedkin.steps import Rule
+from fedkin.task import Task
+from fedkin.task.losses import loss_of, mse
 
 Part = Literal["train", "validation", "test"]
 
@@ -39,6 +44,10 @@ class Chunk:
     """One random word per client, for random numbers of the method's own."""
     plan: Callable[[str], Plan]
     """The plan of batches drawn for a purpose."""
+    kept: Callable[[str], dict[str, Tensor]] = lambda name: {}
+    """What a step rule of this name remembers of earlier rounds; empty where it starts anew."""
+    rules: dict[str, Rule] = field(default_factory=dict)
+    """The step rules in use, by name: what they remember may be kept."""
 
     @property
     def weights(self) -> Tensor:
@@ -50,18 +59,36 @@ class Chunk:
         return self.plan(purpose).batches(self.shard.train.x, self.shard.train.y)
 
     def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
-        """Write ∇f at `rows` (a, B) into `out` (a, P), weight decay included; return the losses (a,).
+        """Write ∇f at `rows` (a, B) into `out` (a, P), clipped and with weight decay; return the losses (a,).
 
         Running statistics in the buffer columns of `rows`, and `counters`, move on as in any training step.
         """
         loss = self.kernel.gradient(rows, batch.x, batch.y, batch.weight, out, counters)
-        if self.settings.weight_decay:
-            out.add_(rows[:, : out.shape[1]], alpha=self.settings.weight_decay)
+        for term in self.settings.terms():
+            term.add(out, rows[:, : out.shape[1]])
         return loss
 
-    def descent(self) -> Descent:
-        """The step rule of the settings, with its own velocity."""
-        return Descent(self.settings, self.rate, self.weights)
+    def rule(self, name: str = "", like: Tensor | None = None) -> Rule:
+        """The step rule of the settings for weights like these, (k, P); each name has moments of its own."""
+        rule = self.settings.rule(self.rate, self.weights if like is None else like)
+        for key, value in self.kept(name).items():
+            rule.state[key].copy_(value[self.place])
+        self.rules[name] = rule
+        return rule
+
+    def replay(self) -> Callable[[], None]:
+        """A function that takes random draws back to where they are now: the next gradient sees the same dropout."""
+        noise = self.kernel.noise
+        masks = None if noise is None else noise.state
+        torchs = torch.get_rng_state() if self.shard.choice.stochastic else None
+
+        def back() -> None:
+            if noise is not None and masks is not None:
+                noise.state = masks
+            if torchs is not None:
+                torch.set_rng_state(torchs)
+
+        return back
 
     def per_step(self, total: Tensor) -> Tensor:
         """Sums over steps as means over each client's own number of steps, (k,)."""
@@ -78,17 +105,21 @@ def train_chunks(
     work: Callable[[Chunk], Tensor],
     counters: Tensor | None = None,
     purpose: str = "batches",
+    label: str = "",
 ) -> tuple[Tensor, Tensor]:
     """Train clients `ids` from `rows` (k, B), chunk by chunk, by `work`, which moves a chunk's rows in place.
 
     Returns the trained rows (k, B) and what `work` returns for each client, its mean training loss (k,).
-    Batches depend on (seed, purpose, round, client name) only. `counters` (k, C) are updated in place.
+    Batches depend on (seed, purpose, round, client name) only. `counters` (k, C) are updated in place. A method that
+    trains two models on the same batches gives each a `label`: what step rules remember is kept under it.
     """
     rows = rows.clone(memory_format=torch.contiguous_format)
     losses = rows.new_zeros(len(rows))
     keys, sizes, offsets = shard.keys[ids], shard.train.sizes[ids], shard.train.offsets[ids]
     words = shard.streams.words(purpose, round, keys)
     steps = count_steps(sizes, settings.batch_size, settings.epochs, settings.steps)
+    moments = Moments(shard, ids, f"{purpose} {label}".strip()) if settings.moments == "keep" else None
+    drawn_masks = shard.streams.words(f"{purpose} dropout", round, keys) if shard.choice.dropout else None
 
     def do(place: np.ndarray) -> None:
         @cache
@@ -100,11 +131,14 @@ def train_chunks(
         pick = torch.from_numpy(place)
         own_counters = None if counters is None else counters[pick]
         with shard.kernel() as kernel, seeded(shard, words[place[0]]):
-            chunk = Chunk(
-                shard, kernel, settings, settings.rate(round), place, rows[pick], own_counters, words[place], plan
-            )
+            how = shard, kernel, settings, settings.rate(round), place, rows[pick], own_counters, words[place], plan
+            chunk = Chunk(*how) if moments is None else Chunk(*how, moments.read)
+            kernel.noise = None if drawn_masks is None else Noise(drawn_masks[place])
             losses[pick] = work(chunk)
+            kernel.noise = None
         rows[pick] = chunk.rows
+        if moments is not None:
+            moments.write(chunk)
         if counters is not None and own_counters is not None:
             counters[pick] = own_counters
 
@@ -120,29 +154,50 @@ def train(
     rows: Tensor,
     settings: Sgd,
     round: int,
-    mu: float = 0.0,
-    anchor: Tensor | None = None,
-    shift: Tensor | None = None,
+    terms: Sequence[Term] = (),
     counters: Tensor | None = None,
     purpose: str = "batches",
+    label: str = "",
 ) -> tuple[Tensor, Tensor]:
-    """Train clients `ids` from `rows` (k, B) with `descend`; return the trained rows (k, B) and mean losses (k,)."""
+    """Train clients `ids` from `rows` (k, B) with `descend`; return the trained rows (k, B) and mean losses (k,).
+
+    `terms` are what a method adds to the gradient, with one row per asked client.
+    """
 
     def work(chunk: Chunk) -> Tensor:
-        return descend(
-            chunk.kernel,
-            chunk.rows,
-            (shard.train.x, shard.train.y),
-            chunk.plan("batches"),
-            settings,
-            chunk.rate,
-            mu,
-            None if anchor is None else anchor[chunk.place],
-            None if shift is None else shift[chunk.place],
-            chunk.counters,
-        )
+        samples, plan = (shard.train.x, shard.train.y), chunk.plan("batches")
+        all_terms = [*settings.terms(), *(term.of(chunk.place) for term in terms)]
+        return descend(chunk.kernel, chunk.rows, samples, plan, all_terms, chunk.rule(), chunk.rate, chunk.counters)
 
-    return train_chunks(shard, ids, rows, settings, round, work, counters, purpose)
+    return train_chunks(shard, ids, rows, settings, round, work, counters, purpose, label)
+
+
+class Moments:
+    """What step rules remember from round to round: private state of the clients, kept when their training is."""
+
+    def __init__(self, shard: Shard, ids: np.ndarray, label: str) -> None:
+        self.shard, self.ids, self.label, self.lock = shard, ids, label, Lock()
+
+    def key(self, name: str, moment: str) -> str:
+        return f"moments {self.label} {name} {moment}".replace("  ", " ")
+
+    def read(self, name: str) -> dict[str, Tensor]:
+        """The moments (k, …) of the rule of this name; empty before the first round."""
+        start, found = self.key(name, ""), {}
+        for key, value in self.shard.store.items():
+            moment = key.removeprefix(start)
+            if key.startswith(start) and " " not in moment:
+                found[moment] = self.shard.private(key, partial(torch.zeros_like, value[0]))[self.ids]
+        return found
+
+    def write(self, chunk: Chunk) -> None:
+        """Hand over what the rules of a chunk remember now; `fedkin.local.tasks` puts it into the store."""
+        for name, rule in chunk.rules.items():
+            for moment, value in rule.state.items():
+                with self.lock:
+                    key, size = self.key(name, moment), (len(self.ids), *value.shape[1:])
+                    whole = self.shard.moments.setdefault(key, value.new_zeros(size))
+                whole[chunk.place] = value
 
 
 class seeded:
@@ -161,15 +216,26 @@ class seeded:
         self.fork.__exit__(*problem)  # type: ignore[arg-type]
 
 
-def evaluate(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int = 2**22) -> dict[str, Tensor]:
-    """Mean loss and headline metric of each client's model on its own samples.
+def per_sample(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """Those of a task's metrics that are means over samples, for many clients' samples at once, each (n,)."""
+    found: dict[str, Tensor] = {}
+    if "accuracy" in task.metrics and task.kind == "classification":
+        found["accuracy"] = (outputs.argmax(dim=1) == targets).to(outputs.dtype)
+    if "mse" in task.metrics and task.loss == "mse":
+        found["mse"] = mse(outputs, targets)
+    return found
 
-    Returns {"loss": (k,), "accuracy" or "mse": (k,), "count": (k,)}, and for forecasts what `forecast_errors` says; a
-    client without samples has zeros and count 0.
+
+def evaluate(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int = 2**22) -> dict[str, Tensor]:
+    """Mean loss and the task's metrics of each client's model on its own samples.
+
+    Returns {"loss": (k,), "count": (k,)}, every metric by its key, (k,), NaN where it has no value, and for forecasts what
+    `forecast_errors` says; a client without samples has zeros and count 0.
     """
     samples: Samples = getattr(shard, part)
     sizes, forecast = samples.sizes[ids], shard.task.forecast
-    names = ("loss", shard.task.metric, *forecast_names(shard.task))
+    names = ("loss", *shard.task.metric_keys, *forecast_names(shard.task))
+    loss_per_sample = loss_of(shard.task)
     answer = {name: torch.zeros(len(ids), dtype=torch.float64) for name in names}
 
     def work(chosen: np.ndarray) -> None:
@@ -184,9 +250,16 @@ def evaluate(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int
             x = samples.x.index_select(0, index.reshape(-1)).view(*index.shape, *samples.x.shape[1:])
             outputs = kernel.outputs(rows[pick], x)
         targets = samples.y[index]
-        for name, value in metrics(shard.task.kind, outputs.flatten(0, 1), targets.flatten(0, 1)).items():
+        stacked = outputs.flatten(0, 1), targets.flatten(0, 1)
+        means = {"loss": loss_per_sample(*stacked), **per_sample(shard.task, *stacked)}
+        for name, value in means.items():
             sums = (value.double().view(real.shape) * real).sum(dim=1)
             answer[name][pick] = sums / torch.from_numpy(np.maximum(sizes[chosen], 1))
+        if not means.keys() >= set(shard.task.metric_keys):
+            for k, place in enumerate(chosen):
+                n = int(sizes[place])
+                for name, found in (shard.task.judge(outputs[k, :n], targets[k, :n]) if n else {}).items():
+                    answer[name][place] = found
         for name, value in ({} if forecast is None else forecast_errors(forecast, outputs, targets, real)).items():
             answer[name][pick] = value.double()
 

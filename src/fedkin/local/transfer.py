@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.local.losses import per_sample
 from fedkin.local.shard import Samples, Shard
 from fedkin.local.tasks import Request, client_task
+from fedkin.task.losses import loss_of
 
 TRANSFER = f"{__name__}:transfer"
 CAP = 6.0
@@ -26,7 +26,7 @@ def losses_of(shard: Shard, samples: Samples, k: int, rows: Tensor) -> Tensor:
     """The loss of each of M rows on each of the n samples of client k, (M, n), float64."""
     outputs, y = outputs_of(shard, samples, k, rows)
     repeated = y.expand(len(rows), *y.shape).flatten(0, 1)
-    loss = per_sample(shard.task.kind, outputs.flatten(0, 1), repeated).double().view(len(rows), len(y))
+    loss = loss_of(shard.task)(outputs.flatten(0, 1), repeated).double().view(len(rows), len(y))
     return loss.clamp(max=CAP) if shard.task.kind == "classification" else loss
 
 

@@ -91,5 +91,6 @@ def _check_output(module: nn.Module, task: Task, dtype: torch.dtype) -> None:
         raise FedkinError(f"the model does not take inputs of shape {task.input_shape}: {problem}") from problem
     n = output.numel() // 2
     if len(output) != 2 or n != task.outputs:
-        wanted = f"{task.outputs} classes" if task.kind == "classification" else f"{task.outputs} numbers"
-        raise FedkinError(f"the model puts out {n} numbers per input, but the task has {wanted}; change its last layer")
+        raise FedkinError(
+            f"the model puts out {n} numbers per input, but the task has {task.wanted}; change its last layer"
+        )

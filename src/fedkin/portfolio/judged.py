@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedkin.local.losses import metrics
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
 from fedkin.local.transfer import outputs_of
+from fedkin.task.losses import loss_of
 
 JUDGE = f"{__name__}:judge"
 
@@ -35,9 +35,11 @@ def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
                 outputs.double() / request.per_client["temperatures"][place][used].view(shape), dim=-1
             )
         together = (outputs.double() * weights[used].view(shape)).sum(dim=0)
-        told = metrics(shard.task.kind, together.clamp(min=1e-300).log() if classes else together, y.to(y.dtype))
-        for name, values in told.items():
-            found.setdefault(name, torch.zeros(len(sizes), dtype=torch.float64))[place] = values.double().mean()
+        found_outputs = together.clamp(min=1e-300).log() if classes else together
+        told = {"loss": float(loss_of(shard.task)(found_outputs, y).double().mean())}
+        told |= shard.task.judge(found_outputs, y)
+        for name, value in told.items():
+            found.setdefault(name, torch.zeros(len(sizes), dtype=torch.float64))[place] = value
 
     for place in range(len(sizes)):
         work(place)

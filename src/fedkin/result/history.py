@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedkin.files import append, plain, write_atomic
+from fedkin.files import Batch, append, plain, write_atomic
+from fedkin.result.stored import read_records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,20 +67,19 @@ class History(Sequence[Record]):
         ]
         return pd.DataFrame(rows, columns=["round", "client", "when", "metric", "value"])
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, batch: Batch | None = None) -> None:
         """One JSON object per line. Records that this history has written there before are not written again."""
         where, known, size = self._saved or (None, 0, 0)
         if where != path or not path.exists() or path.stat().st_size != size:
             known, size = 0, 0
-        lines = (json.dumps(plain(record), ensure_ascii=False) + "\n" for record in self.records[known:])
+        lines = [(json.dumps(plain(record), ensure_ascii=False) + "\n").encode() for record in self.records[known:]]
         if known:
-            append(path, (line.encode() for line in lines))
+            (append if batch is None else batch.append)(path, lines)
         else:
-            write_atomic(path, (line.encode() for line in lines))
-        self._saved = path, len(self.records), path.stat().st_size
+            (write_atomic if batch is None else batch.write)(path, lines)
+        self._saved = path, len(self.records), size + sum(map(len, lines))
 
     @classmethod
-    def load(cls, path: Path, names: Sequence[str]) -> History:
-        """What `save` wrote; a last line that was not finished is left out."""
-        with open(path) as file:
-            return cls(names, [json.loads(line) for line in file if line.endswith("\n") and line.strip()])
+    def load(cls, path: Path, names: Sequence[str], first: int | None = None) -> History:
+        """What `save` wrote, or its first bytes; a last line that was not finished is left out."""
+        return cls(names, read_records(path, len(names), first))

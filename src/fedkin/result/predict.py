@@ -55,7 +55,7 @@ def predict(result: Result, client: str, frame: pd.DataFrame) -> pd.DataFrame:
         chance, code = torch.softmax(outputs, dim=1).max(dim=1)
         labels = [result.task.classes[k] for k in code.tolist()]
         return pd.DataFrame({"prediction": labels, "probability": chance.numpy()}, index=frame.index)
-    values = outputs.numpy()
+    values = result.task.predictions(outputs).numpy()
     columns = ["prediction"] if values.shape[1] == 1 else [f"prediction_{k}" for k in range(values.shape[1])]
     return pd.DataFrame(values, columns=columns, index=frame.index)
 

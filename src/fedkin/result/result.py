@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,12 +15,13 @@ from torch import Tensor, nn
 
 from fedkin import plugins
 from fedkin.errors import FedkinError, unknown
-from fedkin.files import read_tensors, write_atomic, write_tensors
+from fedkin.files import Batch, Manifest, read_tensors, write_tensors
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.directed import directed
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.result.combined import CombinedModels, Parts
 from fedkin.result.history import History
+from fedkin.result.stored import check_facts, check_tensors, read_config
 from fedkin.result.summary import summarise, weighted_mean
 from fedkin.task import Task
 
@@ -252,35 +251,60 @@ class Result:
             "notes": self.notes,
             "facts": self.facts,
         }
-        write_atomic(out / "config.toml", tomli_w.dumps(dict(self.config)).encode())
-        if self.graph is not None:
-            self.graph.save(out / "graph.npz")
-        self.history.save(out / "history.jsonl")
-        write_tensors(out / "result.safetensors", tensors, facts, after_piece)
+        with Batch(out) as batch:
+            batch.write(out / "config.toml", tomli_w.dumps(dict(self.config)).encode())
+            if self.graph is not None:
+                batch.write(out / "graph.npz", self.graph.to_bytes())
+            self.history.save(out / "history.jsonl", batch)
+            write_tensors(out / "result.safetensors", tensors, facts, after_piece, batch.write)
         return out
 
 
-def load(directory: str | Path, model: ModelLike | None = None) -> Result:
+FILES = ("config.toml", "graph.npz", "history.jsonl", "result.json")
+
+
+def load(directory: str | Path, model: ModelLike | None = None, accept_changes: bool = False) -> Result:
     """A saved result. `model` is needed to build nn.Modules when the architecture was the user's own.
 
     Reading a result imports no code that its files name: a model `package.module:function` must be given again.
+    A directory whose files were changed since fedkin wrote them is refused, unless you say that you did it.
     """
     out = Path(directory)
-    if not (out / "result.safetensors").exists():
+    path = out / "result.safetensors"
+    if not path.exists():
         hint = f"; go on with: fedkin resume {out}" if (out / "checkpoints").exists() else ""
         raise FedkinError(f"{out} holds no finished result (result.safetensors is missing){hint}")
-    tensors, facts = read_tensors(out / "result.safetensors")
+    Manifest(out, accept_changes).refuse_changes(FILES, accept_changes)
+    tensors, facts = read_tensors(path)
+    check_facts(path.with_suffix(".json"), facts)
+    names = tuple(facts["names"])
+    check_tensors(path, tensors, len(names), ("rows", "sizes", "models", "counters", "influence", "label_counts"))
+    config, history = read_config(out), History.load(out / "history.jsonl", names)
     try:
-        config = tomllib.loads((out / "config.toml").read_text())
-        names = tuple(facts["names"])
-        history = History.load(out / "history.jsonl", names)
-    except (OSError, KeyError, tomllib.TOMLDecodeError, json.JSONDecodeError) as problem:
-        raise FedkinError(f"{out} is not a complete run directory: {problem}") from problem
+        return _assembled(out, names, tensors, facts, config, history, model)
+    except FedkinError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, MemoryError) as problem:
+        first = f"{type(problem).__name__}: {problem}".split("\n")[0]
+        raise FedkinError(f"{out} does not hold what a run leaves behind ({first})") from problem
+
+
+def _assembled(
+    out: Path,
+    names: tuple[str, ...],
+    tensors: Mapping[str, Tensor],
+    facts: Mapping[str, Any],
+    config: Mapping[str, Any],
+    history: History,
+    model: ModelLike | None,
+) -> Result:
     task = Task.read(facts["task"])
     named = config["model"]["name"]
     chosen = model if model is not None else (None if named == "custom" or plugins.is_path(named) else named)
     with_rows = "models" in tensors or "extra/parts_rows" in tensors
     spec = None if chosen is None or not with_rows else ModelSpec.of(chosen, task, tensors["rows"].dtype)
+    if spec is not None and "models" in tensors and tensors["models"].shape != (len(names), spec.layout.width):
+        raise FedkinError(f"{out}: models of shape {tuple(tensors['models'].shape)} do not fit {named}")
     counts = tensors.get("label_counts")
     extras = {name.removeprefix("extra/"): value for name, value in tensors.items() if name.startswith("extra/")}
     parts = Parts.read(extras)

@@ -4,15 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, ValidationError
 from torch import Tensor
 
 from fedkin.algorithm import State
-from fedkin.errors import FedkinError
-from fedkin.files import read_tensors, write_tensors
+from fedkin.errors import FedkinError, first_fault
+from fedkin.files import Batch, Manifest, read_tensors, write_tensors
 
 KEPT = 2
+
+
+class Progress(BaseModel):
+    """How far a run has come: seconds of training and evaluation, bytes and messages."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    seconds: NonNegativeFloat
+    evaluation_seconds: NonNegativeFloat
+    traffic: dict[Literal["down", "up", "peers", "messages"], NonNegativeInt]
+
+
+class Facts(BaseModel):
+    """The JSON file beside a checkpoint's tensors."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    round: NonNegativeInt
+    values: dict[str, Any]
+    log: dict[str, Any]
+    progress: Progress
 
 
 def save(
@@ -21,32 +43,46 @@ def save(
     private: Mapping[str, Tensor],
     progress: Mapping[str, Any],
     after_piece: Callable[[], None] | None = None,
+    batch: Batch | None = None,
 ) -> Path:
-    """Write `checkpoints/round-000010.safetensors` (+ .json with checksum), then drop all but the newest two."""
+    """Write `checkpoints/round-000010.safetensors` (+ .json with checksum), then drop all but the newest two.
+
+    With a batch all of this happens when the batch ends.
+    """
+    if batch is None:
+        with Batch(directory) as own:
+            return save(directory, state, private, progress, after_piece, own)
     path = directory / "checkpoints" / f"round-{state.round:06d}.safetensors"
     tensors = {f"state/{name}": value for name, value in state.arrays.items()}
     tensors |= {f"clients/{name}": value for name, value in private.items()}
     facts = {"round": state.round, "values": dict(state.values), "log": dict(state.log), "progress": dict(progress)}
-    write_tensors(path, tensors, facts, after_piece)
-    for old in sorted(path.parent.glob("round-*.safetensors"))[:-KEPT]:
-        old.with_suffix(".json").unlink(missing_ok=True)
-        old.unlink(missing_ok=True)
+    write_tensors(path, tensors, facts, after_piece, batch.write)
+    for old in sorted({*path.parent.glob("round-*.safetensors"), path})[:-KEPT]:
+        batch.remove([old.with_suffix(".json"), old])
     return path
 
 
 def read(path: Path) -> tuple[State, dict[str, Tensor], dict[str, Any]]:
     """The server's state, the clients' private state, and the run's progress."""
     tensors, facts = read_tensors(path)
+    try:
+        Facts.model_validate(facts)
+    except ValidationError as problem:
+        raise FedkinError(f"{path} is no checkpoint: {first_fault(path.name, problem)}") from problem
     arrays = {name.removeprefix("state/"): t for name, t in tensors.items() if name.startswith("state/")}
     private = {name.removeprefix("clients/"): t for name, t in tensors.items() if name.startswith("clients/")}
     return State(facts["round"], arrays, facts["values"], facts["log"]), private, facts["progress"]
 
 
-def latest(directory: Path) -> Path | None:
-    """The newest checkpoint that is intact; a damaged or half-written one is passed over."""
+def latest(directory: Path, accept_changes: bool = False) -> Path | None:
+    """The newest checkpoint that is intact and as fedkin wrote it; a damaged or half-written one is passed over."""
+    manifest = Manifest(directory, accept_changes)
     for path in sorted((directory / "checkpoints").glob("round-*.safetensors"), reverse=True):
+        told = path.with_suffix(".json").relative_to(directory).as_posix()
+        if manifest.exists and not accept_changes and not manifest.agrees(told):
+            continue
         try:
-            read_tensors(path)
+            read(path)
         except FedkinError:
             continue
         return path

@@ -1,4 +1,4 @@
-"""What a run's directory says of its settings: config.toml, and the refusal to mix two settings in one directory."""
+"""The directory of a run: one owner at a time, every file in its manifest, no path that leads out of it."""
 
 from __future__ import annotations
 
@@ -9,39 +9,66 @@ from typing import Any
 
 import tomli_w
 
-from fedkin.algorithm import Algorithm
-from fedkin.algorithms import name_of
 from fedkin.errors import FedkinError
-from fedkin.files import plain, versions
+from fedkin.files import Batch, Lock, Manifest, clean_up
 from fedkin.graphs import ClientGraph
-from fedkin.models import ModelSpec
-from fedkin.roster import Roster
-from fedkin.run.options import Options
+from fedkin.result.stored import read_config
+from fedkin.run.recorded import defaults_of
+
+READ = ("config.toml", "graph.npz", "history.jsonl")
+"""The files that a resumed run goes by, beside its checkpoint."""
 
 
-def config_of(
-    roster: Roster, spec: ModelSpec, algorithm: Algorithm, options: Options, graph: ClientGraph | None
-) -> dict[str, Any]:
-    """Everything needed to repeat a run, as written to config.toml."""
-    sections: dict[str, Any] = {
-        "data": {**roster.source, "fingerprint": roster.fingerprint},
-        "model": {"name": spec.name or "custom"},
-        "algorithm": {"name": name_of(type(algorithm)), **algorithm.model_dump()},
-        "graph": {} if graph is None else {"file": "graph.npz"},
-        "run": options.model_dump(),
-        "versions": versions(),
-    }
-    return {key: _without_none(plain(value)) for key, value in sections.items()}
+class RunDirectory:
+    """Where a run keeps what it needs to go on. `own` before writing, `release` at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: Lock | None = None
+
+    def own(self) -> None:
+        """Become the one that writes here, and remove what a killed owner left half-written."""
+        if self._lock is None:
+            self._lock = Lock(self.path / ".lock", str(self.path))
+            clean_up(self.path)
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def write_config(self, config: Mapping[str, Any], graph: ClientGraph | None) -> None:
+        """config.toml and graph.npz, together or not at all."""
+        with Batch(self.path) as batch:
+            batch.write(self.path / "config.toml", tomli_w.dumps(dict(config)).encode())
+            if graph is not None:
+                batch.write(self.path / "graph.npz", graph.to_bytes())
+
+    def refuse_changes(self, accept: bool = False) -> None:
+        """One line if a file that a resumed run goes by was changed by someone else."""
+        Manifest(self.path, accept).refuse_changes(READ, accept)
+
+    def history_size(self) -> int | None:
+        """How much of the history belongs to the checkpoints; None where there is no manifest to say so."""
+        seen = Manifest(self.path).seen("history.jsonl")
+        return None if seen is None else seen.bytes
+
+    def refuse_other_data(self, fingerprint: str) -> None:
+        """A run goes on with the data it was started on."""
+        if read_config(self.path)["data"].get("fingerprint") != fingerprint:
+            raise FedkinError(
+                f"{self.path} was trained on other data (the fingerprint differs); give the same federation, or choose "
+                "another directory"
+            )
 
 
 def refuse_other_settings(out: Path | None, config: Mapping[str, Any], graph: ClientGraph | None) -> None:
     """A directory belongs to one setting: never mix results of two."""
     if out is None or not (out / "config.toml").exists():
         return
-    stored = tomllib.loads((out / "config.toml").read_text())
-    ours = tomllib.loads(tomli_w.dumps(config))
+    stored, ours = read_config(out), tomllib.loads(tomli_w.dumps(dict(config)))
     for section in ("data", "model", "algorithm", "run"):
-        before, now = stored.get(section, {}), ours[section]
+        before, now = {**defaults_of(section, config), **stored.get(section, {})}, ours[section]
         for key in sorted({*before, *now}):
             if before.get(key) != now.get(key):
                 was, wanted = before.get(key, "unset"), now.get(key, "unset")
@@ -53,8 +80,25 @@ def refuse_other_settings(out: Path | None, config: Mapping[str, Any], graph: Cl
         raise FedkinError(f"{out} holds a run with another graph; choose another --out")
 
 
-def _without_none(value: Any) -> Any:
-    """TOML has no null: leave such entries out."""
-    if isinstance(value, dict):
-        return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
-    return value
+def trusted_options(
+    out: Path, stored: Mapping[str, Any], rows_file: str | None, engine_options: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The options of a run directory that a stranger may have made: what leads out of it must be said again."""
+    options = dict(stored)
+    path = options.get("rows_file")
+    if rows_file is not None:
+        options["rows_file"] = str(rows_file)
+    elif path is not None:
+        inside = (out / str(path)).resolve()
+        if Path(str(path)).is_absolute() or not inside.is_relative_to(out.resolve()):
+            raise FedkinError(
+                f"{out} names a rows file outside of itself, {path}; if you want it written, say so again: --rows-file {path}"
+            )
+        options["rows_file"] = str(inside)
+    if engine_options is not None:
+        options["engine_options"] = dict(engine_options)
+    elif address := dict(options.get("engine_options") or {}).get("address"):
+        raise FedkinError(
+            f"{out} names a cluster to connect to, {address}; if you trust it, say so again: --ray-address {address}"
+        )
+    return options

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 import torch
 from torch import Tensor
 
@@ -19,7 +17,7 @@ from fedkin import algorithms
 from fedkin.algorithm import Algorithm, Setting, State
 from fedkin.clients import Clients, Replies, joined
 from fedkin.errors import FedkinError
-from fedkin.files import write_atomic
+from fedkin.files import Batch
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelSpec, rows_of
 from fedkin.result import Models, Result, load
@@ -29,9 +27,10 @@ from fedkin.run import checkpoint
 from fedkin.run.cadence import Saves, rounds_between_tests
 from fedkin.run.callbacks import Callback, Interrupt
 from fedkin.run.deployed import choose_trained, per_client_metrics, picked, whole_models
-from fedkin.run.directory import config_of, refuse_other_settings
+from fedkin.run.directory import RunDirectory, refuse_other_settings
 from fedkin.run.graph import build_from, wanted
 from fedkin.run.options import Options
+from fedkin.run.recorded import config_of
 from fedkin.run.rows_file import RowMemory, slices
 from fedkin.streams import Streams
 
@@ -60,6 +59,7 @@ class Run:
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.roster, self.clients, self.algorithm, self.options, self.out = roster, clients, algorithm, options, out
+        self.directory = None if out is None else RunDirectory(out)
         self.callbacks = list(callbacks)
         streams = Streams(options.seed)
         if options.global_test and not spec.layout.width:
@@ -125,9 +125,10 @@ class Run:
 
     def run(self) -> Result:
         """Go on from the present state to the last round."""
-        if self.out is not None:
-            self._write_config(self.out)
         try:
+            if self.directory is not None:
+                self.directory.own()
+                self.directory.write_config(self.config(), self.setting.graph)
             with Interrupt() as interrupt:
                 for callback in self.callbacks:
                     callback.on_start(self)
@@ -139,12 +140,12 @@ class Run:
                         break
                 self.finished = not interrupt.requested
             result = self._result()
+            if self.out is not None:
+                result.save(self.out, after_piece=self._release)
         finally:
             for callback in self.callbacks:
                 callback.on_end(self)
-            self.clients.close()
-        if self.out is not None:
-            result.save(self.out, after_piece=self._release)
+            self.close()
         if not self.finished:
             again = f"resume with: fedkin resume {self.out}" if self.out else "pass out=DIR to be able to resume"
             print(f"stopped after round {self.state.round} of {self.options.rounds}; {again}", file=sys.stderr)
@@ -297,24 +298,22 @@ class Run:
     def _on_global_test(self, models: Tensor) -> list[float]:
         """The metric of every client's model on the union of all test sets, one value per client."""
         replies = self.clients.ask("cross_evaluate", self.setting.everyone, shared={"models": models}, bill=False)
-        share = replies["count"].double() / replies["count"].sum().clamp(min=1)
-        return (share @ replies["metric"]).tolist()
+        told = replies["metric"].isfinite()
+        weight = replies["count"].double()[:, None] * told
+        return ((weight * replies["metric"].nan_to_num()).sum(dim=0) / weight.sum(dim=0).clamp(min=1)).tolist()
 
     def config(self) -> dict[str, Any]:
         """Everything needed to repeat the run, as written to config.toml."""
-        return config_of(self.roster, self.setting.spec, self.algorithm, self.options, self.setting.graph)
-
-    def _write_config(self, out: Path) -> None:
-        write_atomic(out / "config.toml", tomli_w.dumps(self.config()).encode())
-        if self.setting.graph is not None:
-            self.setting.graph.save(out / "graph.npz")
+        return config_of(self.roster, self.setting.spec, self.algorithm, self.options, self.setting.graph, self.out)
 
     def save_checkpoint(self) -> None:
         """Save all state of server and clients, atomically; the two newest checkpoints are kept."""
         if self.out is not None:
             with self.saves.timed():
-                self.history.save(self.out / "history.jsonl")
-                checkpoint.save(self.out, self.state, self.clients.snapshot(), self._progress(), self._release)
+                private = self.clients.snapshot()
+                with Batch(self.out) as batch:
+                    self.history.save(self.out / "history.jsonl", batch)
+                    checkpoint.save(self.out, self.state, private, self._progress(), self._release, batch)
 
     def _progress(self) -> dict[str, Any]:
         return {
@@ -322,6 +321,14 @@ class Run:
             "evaluation_seconds": self.evaluation_seconds,
             "traffic": asdict(self.clients.traffic),
         }
+
+    def close(self) -> None:
+        """Let go of clients, files and the directory."""
+        self.clients.close()
+        if self.memory is not None:
+            self.memory.close()
+        if self.directory is not None:
+            self.directory.release()
 
     def kept(self) -> Result | None:
         """The result of this run, if its directory holds it finished."""
@@ -331,27 +338,36 @@ class Run:
         result = load(self.out, self.setting.spec.name or self.setting.spec.factory)
         return result if result.facts["finished"] else None
 
-    def take_up(self) -> None:
+    def take_up(self, accept_changes: bool = False) -> None:
         """Go on from the last good checkpoint in the run's directory, if there is one. Other data are refused."""
-        path = None if self.out is None else checkpoint.latest(self.out)
-        if path is None:
+        if self.directory is None:
             return
-        stored = tomllib.loads((path.parents[1] / "config.toml").read_text())["data"]["fingerprint"]
-        if stored != self.roster.fingerprint:
-            raise FedkinError(
-                f"{self.out} was trained on other data (the fingerprint differs); give the same federation, or choose "
-                "another directory"
-            )
-        self._go_back_to(path)
+        try:
+            self.directory.own()
+            path = checkpoint.latest(self.directory.path, accept_changes)
+            if path is not None:
+                self.directory.refuse_changes(accept_changes)
+                self.directory.refuse_other_data(self.roster.fingerprint)
+                self._go_back_to(path, self.directory.history_size())
+        except BaseException:
+            self.close()
+            raise
 
-    def _go_back_to(self, path: Path) -> None:
+    def _go_back_to(self, path: Path, first: int | None) -> None:
         """Take up the state of a checkpoint, and the history up to it."""
         state, private, progress = checkpoint.read(path)
+        for name in ("rows", "influence"):
+            ours, theirs = (s.arrays.get(name) for s in (self.state, state))
+            lost = theirs is None and name == "rows"
+            if ours is not None and (lost or (theirs is not None and theirs.shape != ours.shape)):
+                raise FedkinError(f"{path} does not fit this run: its {name} have another shape; start the run again")
         self.state = self._owning(state)
-        self.clients.restore(private)
+        try:
+            self.clients.restore(private)
+        except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as problem:
+            raise FedkinError(f"{path} does not fit this run: {problem}; start the run again") from problem
         self.seconds, self.evaluation_seconds = progress["seconds"], progress["evaluation_seconds"]
         for name, value in progress["traffic"].items():
             setattr(self.clients.traffic, name, value)
-        assert self.out is not None
-        history = History.load(self.out / "history.jsonl", self.setting.names)
+        history = History.load(path.parents[1] / "history.jsonl", self.setting.names, first)
         self.history = History(history.names, [r for r in history if r["round"] <= self.state.round])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fedkin.errors import FedkinError, first_fault, unknown
+from fedkin.errors import FedkinError, first_fault, refuse_truth_values, unknown
 
 
 class Options(BaseModel):
@@ -42,10 +42,37 @@ class Options(BaseModel):
         None, description="keep the server's rows in this file instead of memory, which they may exceed"
     )
 
+    loss: Any = Field(
+        None,
+        description="what is minimised: cross-entropy, focal:2, mse, mae, huber:1, quantile:0.9, poisson, bce, or f",
+    )
+    class_weight: str | dict[Any, float] | list[float] | None = Field(
+        None, description="how much a class counts in the loss: balanced, one weight per class, or by label"
+    )
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of a label that is spread over all classes")
+    metrics: tuple[str, ...] = Field((), description="how predictions are judged, for example auroc, f1, brier")
+    headline: str | None = Field(None, description="the metric that tables speak of (default: the first)")
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _by_name(cls, asked: Any) -> Any:
+        """One name, several, or functions that are registered."""
+        from fedkin.task.choice import name_of
+
+        return tuple(map(name_of, asked)) if isinstance(asked, list | tuple) else (name_of(asked),)
+
+    @property
+    def learning(self) -> dict[str, Any]:
+        """What is asked of the task: its loss and its metrics."""
+        return {name: getattr(self, name) for name in LEARNING}
+
     def cohort_size(self, clients: int) -> int:
         if self.cohort is not None:
             return min(self.cohort, clients)
         return max(1, round(self.fraction * clients))
+
+
+LEARNING = ("loss", "class_weight", "label_smoothing", "metrics", "headline")
 
 
 def make_options(**values: Any) -> Options:
@@ -53,6 +80,7 @@ def make_options(**values: Any) -> Options:
     for key in values:
         if key not in Options.model_fields:
             raise unknown("run option", key, list(Options.model_fields))
+    refuse_truth_values("run", Options, values)
     try:
         return Options(**values)
     except ValidationError as problem:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 from pathlib import Path
@@ -12,6 +11,8 @@ from torch import Tensor
 
 from fedkin.couplings.sparse import uninitialised
 from fedkin.errors import FedkinError
+from fedkin.files import Lock
+from fedkin.files.atomic import REASONS
 
 CHUNK = 2**26
 """Bytes that are read or written at a time where all rows are."""
@@ -32,13 +33,14 @@ class RowsFile:
             raise FedkinError(
                 f"rows file {self.path} exists and is none of {shape[0]:,} rows of {shape[1]:,}; name another file"
             )
+        self._lock = Lock(self.path.with_name(f".{self.path.name}.lock"), f"rows file {self.path}")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "a+b") as file:
                 os.posix_fallocate(file.fileno(), 0, size)
                 self._memory = mmap.mmap(file.fileno(), size)
         except OSError as problem:
-            reason = "the disk is full" if problem.errno == errno.ENOSPC else problem
+            self._lock.release()
+            reason = REASONS.get(problem.errno or 0, problem)
             raise FedkinError(f"rows file {self.path} ({size / 2**30:.1f} GiB) cannot be made: {reason}") from problem
         self._memory.madvise(mmap.MADV_RANDOM)  # a client's row says nothing about which is needed next
         self.rows: Tensor = torch.frombuffer(self._memory, dtype=dtype).view(shape)
@@ -48,6 +50,10 @@ class RowsFile:
         with open(self.path, "r+b") as file:
             for part in slices(self.rows):
                 file.write(rows[part].to(self.rows.dtype).contiguous().numpy().data)
+
+    def close(self) -> None:
+        """Let another run have the file; the rows stay readable here until it does."""
+        self._lock.release()
 
     def release(self) -> None:
         """Let go of the pages in memory; what was written to them is in the file (or on its way there)."""
@@ -90,6 +96,11 @@ class RowMemory:
         """Let go of the pages of the files, so that memory holds no more rows than are in use."""
         for file in self.files:
             file.release()
+
+    def close(self) -> None:
+        """Let another run have the files."""
+        for file in self.files:
+            file.close()
 
 
 def slices(rows: Tensor) -> list[slice]:

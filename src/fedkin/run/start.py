@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,14 @@ from fedkin.files import OWN_FUNCTION
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelLike
 from fedkin.result import Result
+from fedkin.result.stored import read_config
 from fedkin.run import checkpoint
 from fedkin.run.callbacks import Callback
+from fedkin.run.directory import RunDirectory, trusted_options
 from fedkin.run.loop import Run
 from fedkin.run.options import Options, make_options
 from fedkin.streams import Streams
+from fedkin.task.choice import chosen
 
 
 def prepare(
@@ -35,9 +38,18 @@ def prepare(
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """A run on clients whose data are in this process, or shared from it by the engine."""
+    federation = asked(federation, options)
     spec = algorithm.model_spec(model, federation.names, federation.task, getattr(torch, options.dtype))
     engine = options.engine, federation, spec, Streams(options.seed), options.workers, options.engine_options
     return Run(federation.roster(), connect(*engine), spec, algorithm, options, graph, out, callbacks)
+
+
+def asked(federation: Federation, options: Options) -> Federation:
+    """The federation with the loss and metrics that the options ask for; what does not fit its task is refused."""
+    if not any(options.learning.values()):
+        return federation
+    counts = federation.class_counts()
+    return replace(federation, task=chosen(federation.task, **options.learning, counts=counts))
 
 
 def begin(
@@ -71,7 +83,7 @@ def train(
 
     `model` is a callable that returns an nn.Module, or the name of a built-in network ("mlp"); `algorithm` an object from
     `fedkin.algorithms` or a name; `graph` a ClientGraph, a builder ("knn:5") or a file; `out` a directory for
-    checkpoints and the result. `options` are the fields of `Options`: fraction, eval_every, dtype, …
+    checkpoints and the result. `options` are the fields of `Options`: loss, metrics, headline, fraction, eval_every, …
 
     >>> from fedkin import data, train
     >>> federation = data.load("digits", clients=5, partition="dirichlet:0.3", seed=0)
@@ -90,25 +102,29 @@ def resume(
     algorithm: Algorithm | None = None,
     callbacks: Sequence[Callback] = (),
     rounds: int | None = None,
+    loss: Any = None,
+    rows_file: str | Path | None = None,
+    engine_options: Mapping[str, Any] | None = None,
+    accept_changes: bool = False,
 ) -> Result:
     """Go on with an interrupted run from its last good checkpoint; the numbers are those of an uninterrupted run.
 
-    A federation, model or algorithm of the user's own must be given again; named ones are built from config.toml.
-    `rounds` extends the run.
+    A federation, model, algorithm or loss of the user's own must be given again; named ones are built from config.toml.
+    `rounds` extends the run. What leads out of the directory must be given again, too: a `rows_file` elsewhere, the
+    address of a cluster. Files that were changed since fedkin wrote them are refused unless you accept the changes.
     """
     out = Path(directory)
-    try:
-        config = tomllib.loads((out / "config.toml").read_text())
-    except (OSError, tomllib.TOMLDecodeError) as problem:
-        raise FedkinError(f"{out} is not a run directory: {problem}") from problem
-    if checkpoint.latest(out) is None:
+    config = read_config(out)
+    RunDirectory(out).refuse_changes(accept_changes)
+    if checkpoint.latest(out, accept_changes) is None:
         raise FedkinError(f"{out} holds no intact checkpoint; start the run again")
+    options = trusted_options(out, config["run"], None if rows_file is None else str(rows_file), engine_options)
     source = dict(config["data"])
-    source.pop("fingerprint")
+    source.pop("fingerprint", None)
     if federation is None:
         if not source:
             raise FedkinError(f"{out} was trained on a federation of your own; pass it: resume(dir, federation=…)")
-        federation = data.load(**source)
+        federation = _loaded(out, source)
     if model is None:
         if config["model"]["name"] == "custom":
             raise FedkinError(f"{out} was trained with a model of your own; pass it: resume(dir, model=…)")
@@ -123,7 +139,18 @@ def resume(
                 )
         algorithm = algorithms.make(parameters.pop("name"), parameters)
     graph = ClientGraph.load(out / "graph.npz") if "file" in config["graph"] else None
-    settings = {**config["run"], **({} if rounds is None else {"rounds": rounds})}
+    settings = {**options, **({} if rounds is None else {"rounds": rounds})}
+    settings |= {} if loss is None else {"loss": loss}
+    if str(settings.get("loss")).startswith(OWN_FUNCTION):
+        raise FedkinError(f"{out} was trained with a loss of your own; pass it: resume(dir, loss=…)")
     run = prepare(federation, model, algorithm, make_options(**settings), graph, out, callbacks)
-    run.take_up()
+    run.take_up(accept_changes)
     return run.run()
+
+
+def _loaded(out: Path, source: Mapping[str, Any]) -> Federation:
+    """The data that config.toml names."""
+    try:
+        return data.load(**source)
+    except TypeError as problem:  # crafted: arguments that no data set has
+        raise FedkinError(f"{out}: config.toml does not name data that can be loaded: {problem}") from problem

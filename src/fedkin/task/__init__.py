@@ -1,5 +1,5 @@
-"""What is learned: the kind of target, and how predictions are judged."""
+"""What is learned: the kind of target, what is minimised, and how predictions are judged."""
 
-from fedkin.task.task import Forecast, Kind, Task
+from fedkin.task.task import KINDS, Forecast, Kind, Task, check_kind
 
-__all__ = ["Forecast", "Kind", "Task"]
+__all__ = ["KINDS", "Forecast", "Kind", "Task", "check_kind"]

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-Kind = Literal["classification", "regression"]
+from fedkin.errors import FedkinError, unknown
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from fedkin.task.metrics import Metric
+
+Kind = Literal["classification", "regression", "multilabel"]
+KINDS: tuple[Kind, ...] = ("classification", "regression", "multilabel")
+LOSS: dict[Kind, str] = {"classification": "cross-entropy", "regression": "mse", "multilabel": "bce"}
+"""What a kind of task minimises when nothing else is asked."""
+METRIC: dict[Kind, str] = {"classification": "accuracy", "regression": "mse", "multilabel": "accuracy"}
+OWN_FUNCTION = "own function "
+"""How a function that has no importable name is written down."""
+INSTEAD = {
+    "ordinal": "take task='regression' on the ranks (loss='mae' predicts the median rank), or task='classification'",
+    "survival": "take task='classification' of “event before t” with censored rows dropped, or task='regression' of the "
+    "logarithm of the times of observed events",
+}
+"""Kinds of target that fedkin does not know, and what to do."""
+
+
+def check_kind(kind: str) -> str:
+    """The kind, if it is one ("counts" is regression by its Poisson rate); others are refused with what to do instead."""
+    if kind in INSTEAD:
+        raise FedkinError(f"task {kind!r} is not supported; {INSTEAD[kind]}")
+    if kind not in (*KINDS, "counts"):
+        raise unknown("task", kind, [*KINDS, "counts"])
+    return kind
 
 
 @dataclass(frozen=True)
@@ -31,10 +61,11 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned: the kind of target and the shapes that every client shares.
+    """What is learned: the kind of target, the shapes that every client shares, what is minimised and how it is judged.
 
     `input_shape` is the shape of one input; `classes` lists the original labels of a classification task, in the order
-    of their codes 0…C−1; `output_shape` is the shape of one regression target (`()` for a single number).
+    of their codes 0…C−1; `output_shape` is the shape of one regression target (`()` for a single number) or of the 0/1
+    columns of a multi-label target, (C,).
     """
 
     kind: Kind
@@ -45,34 +76,122 @@ class Task:
     """Inputs are integer tokens (text) and stay integers; otherwise they are turned into floats."""
     forecast: Forecast | None = None
     """For forecasts: how targets are read; their errors are then reported beside the loss."""
+    loss: Any = None
+    """What is minimised: "name[:option]" (see `fedkin.task.losses`), "package.module:function", or a function."""
+    class_weight: tuple[float, ...] | None = None
+    """How much a sample of each class counts, in the order of the classes (of multi-label tasks: each column's ones)."""
+    label_smoothing: float = 0.0
+    metrics: tuple[str, ...] = ()
+    """How predictions are judged (see `fedkin.task.metrics`)."""
+    headline: str = ""
+    """The metric that tables and reports speak of: one of `metrics`."""
+
+    def __post_init__(self) -> None:
+        metrics = tuple(self.metrics) or (self.headline or METRIC[self.kind],)
+        headline = self.headline or metrics[0]
+        object.__setattr__(self, "loss", self.loss or LOSS[self.kind])
+        object.__setattr__(self, "metrics", metrics if headline in metrics else (headline, *metrics))
+        object.__setattr__(self, "headline", headline)
+
+    # --- shapes and numbers -------------------------------------------------------------------------------------------
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model puts out per input: the classes, or the entries of a regression target."""
+        """How many numbers a model puts out per input: the classes, or the entries of a target."""
         return len(self.classes) if self.kind == "classification" else int(np.prod(self.output_shape, dtype=int))
 
     @property
+    def wanted(self) -> str:
+        """What a model must put out, in words."""
+        return f"{self.outputs} {'classes' if self.kind == 'classification' else 'numbers'}"
+
+    @property
+    def plain_loss(self) -> bool:
+        """Whether the loss is the kind's own, unweighted and unsmoothed."""
+        return bool(self.loss == LOSS[self.kind]) and self.class_weight is None and not self.label_smoothing
+
+    def probe(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Made-up targets of so many samples: class 0, or zeros and ones."""
+        import torch
+
+        if self.kind == "classification":
+            return torch.zeros(shape, dtype=torch.int64)
+        return torch.ones((*shape, *self.output_shape), dtype=dtype) * (self.kind != "regression")
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """What outputs (n, C) predict: probabilities of classes or columns, rates of counts, or the numbers themselves."""
+        from fedkin.task.losses import LINKS, described
+
+        known = described(self.loss) if not str(self.loss).startswith(OWN_FUNCTION) else None
+        link = LINKS[self.kind] if known is None else known.link
+        if link == "softmax":
+            return outputs.softmax(dim=-1)
+        return {"sigmoid": outputs.sigmoid, "exp": outputs.exp, "identity": outputs.clone}[link]()
+
+    def labels(self, outputs: Tensor) -> Tensor:
+        """The labels that outputs (n, C) predict: codes (n,), or 0/1 columns (n, C)."""
+        return outputs.argmax(dim=1) if self.kind == "classification" else (outputs > 0).to(outputs.dtype)
+
+    # --- judging ------------------------------------------------------------------------------------------------------
+
+    @property
     def metric(self) -> str:
-        """The headline metric: accuracy (larger is better) or mean squared error (smaller is better)."""
-        return "accuracy" if self.kind == "classification" else "mse"
+        """The key of the headline metric in histories: `test_<metric>`, with underscores."""
+        return self.headline_metric.key
+
+    @property
+    def headline_metric(self) -> Metric:
+        from fedkin.task.metrics import find
+
+        return find(self.headline)
 
     @property
     def larger_is_better(self) -> bool:
-        return self.kind == "classification"
+        return self.headline_metric.larger_is_better
+
+    @property
+    def unit(self) -> str:
+        """ "%" where the headline is told as a percentage; "" for plain numbers."""
+        return self.headline_metric.unit
+
+    @property
+    def percent(self) -> bool:
+        return self.unit == "%"
+
+    @property
+    def metric_keys(self) -> tuple[str, ...]:
+        from fedkin.task.metrics import find
+
+        return tuple(find(name).key for name in self.metrics)
+
+    def judge(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Every metric of one client's outputs (n, C) on its targets; NaN where there is no value."""
+        from fedkin.task.metrics import find
+
+        outputs = outputs.double().reshape(len(targets), -1)
+        true = targets.numpy() if self.kind == "classification" else targets.double().reshape(outputs.shape).numpy()
+        found = {}
+        for each in map(find, self.metrics):
+            said = self.labels(outputs) if each.needs == "labels" else self.predictions(outputs)
+            found[each.key] = float(each.function(said.numpy(), true))
+        return found
+
+    # --- as JSON ------------------------------------------------------------------------------------------------------
 
     def told(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        return asdict(self)
+        loss = self.loss if isinstance(self.loss, str) else named(self.loss)
+        return {**asdict(replace(self, loss=None)), "loss": loss}
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Task:
-        """What `told` gave, back from JSON.
+        """What `told` gave, back from JSON; what older versions wrote has no loss and no metrics: the kind's own.
 
-        >>> task = Task("regression", (12,), output_shape=(12,), forecast=Forecast(54.4, 19.5))
+        >>> task = Task("regression", (12,), output_shape=(12,), forecast=Forecast(54.4, 19.5), loss="huber:1")
         >>> Task.read(task.told()) == task
         True
         """
-        forecast = told.get("forecast")
+        forecast, weight = told.get("forecast"), told.get("class_weight")
         return cls(
             told["kind"],
             tuple(told["input_shape"]),
@@ -80,4 +199,16 @@ class Task:
             tuple(told["output_shape"]),
             bool(told["tokens"]),
             None if forecast is None else Forecast(**{**forecast, "told": tuple(forecast["told"])}),
+            told.get("loss"),
+            None if weight is None else tuple(weight),
+            float(told.get("label_smoothing", 0.0)),
+            tuple(told.get("metrics", ())),
+            told.get("headline", ""),
         )
+
+
+def named(function: Any) -> str:
+    """A function as "package.module:function", by which another process can import it; else only what it is called."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", type(function).__name__)
+    found = getattr(sys.modules.get(str(module)), name, None)
+    return f"{module}:{name}" if found is function and module != "__main__" else OWN_FUNCTION + name

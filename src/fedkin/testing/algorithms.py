@@ -23,8 +23,21 @@ from fedkin.testing.federations import uneven_federation
 from fedkin.testing.promises import Check, chosen, need, numpys_state, promise, refused
 
 SCATTERED = "fedkin.testing.scattered:Scattered"
-COMMON_OTHER = {"steps": 3, "momentum": 0.5, "weight_decay": 0.1, "lr_decay": 0.5, "batch_size": 5, "epochs": 2}
-COMMON_TOGETHER_WITH = {"lr_decay_every": {"lr_decay": 0.5}}
+COMMON_OTHER = {
+    "steps": 3,
+    "momentum": 0.5,
+    "weight_decay": 0.1,
+    "lr_decay": 0.5,
+    "batch_size": 5,
+    "epochs": 2,
+    "optimiser": "adam",
+    "moments": "keep",
+    "clip": 0.01,
+    "lr_schedule": "cosine:3",
+    "server_optimiser": "adam",
+    "server_momentum": 0.5,
+}
+COMMON_TOGETHER_WITH: dict[str, dict[str, Any]] = {"lr_decay_every": {"lr_decay": 0.5}, "moments": {"momentum": 0.5}}
 ALGORITHM_PROMISES: dict[str, Check] = {}
 """Promise → its check, a function of a `Trial`."""
 

@@ -30,6 +30,7 @@ from fedkin.local.mail import Mail
 from fedkin.local.tasks import Request
 from fedkin.result.export import file_stems
 from fedkin.streams import Streams
+from fedkin.task.losses import names_an_import
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,9 @@ class Site:
     def _host(self, setup: Setup) -> Host:
         if not is_built_in(setup.model):
             self._check_trust(setup.model, self.settings.trust)
+        for name in (str(setup.task.loss), *setup.task.metrics):
+            if names_an_import(name):
+                self._check_trust(name, self.settings.trust)
         federation = self._federation(setup)
         own = {client.name: client.model for client in self.settings.clients}
         return Host(federation, setup.spec(federation.names, own), Streams(setup.seed))

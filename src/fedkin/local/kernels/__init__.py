@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -17,9 +18,10 @@ from fedkin.local.kernels.grouped import GroupedKernel, groupable
 from fedkin.local.kernels.linear import LinearKernel, dense_layers
 from fedkin.local.kernels.looped import LoopedKernel
 from fedkin.local.kernels.vmapped import VmappedKernel
-from fedkin.local.losses import Loss
+from fedkin.local.noise import Drop, Noise, drops_of, masked
 from fedkin.models import Layout, ModelSpec
 from fedkin.task import Task
+from fedkin.task.losses import PerSample, loss_of
 
 _LOOPED = (
     nn.modules.conv._ConvNd,
@@ -35,6 +37,8 @@ class Kernel(Protocol):
     layout: Layout
     chunk: int
     """How many clients are best worked on at once."""
+    noise: Noise | None
+    """The dropout masks of the clients under way; None: nothing is dropped."""
 
     def gradient(
         self,
@@ -65,63 +69,90 @@ class Choice:
     reason: str
     make: Callable[[], Kernel]
     """A new kernel; every worker thread has its own."""
-    variant: Callable[[ModelSpec, Loss], Kernel]
+    variant: Callable[[ModelSpec, PerSample], Kernel]
     """A kernel for the same model with other outputs and a loss of the method's own (by vmap where `make` is linear)."""
     stochastic: bool = False
-    """Training draws random numbers (dropout): clients are then trained one by one, each from its own seed."""
+    """Training draws random numbers of torch's: clients are then trained one by one, each from its own seed."""
+    dropout: bool = False
+    """The kernel drops entries by masks from the clients' own streams (`Kernel.noise`)."""
 
 
 def choose(spec: ModelSpec, task: Task) -> Choice:
-    """The kernel for a model, by rule."""
-
-    def vmapped(spec: ModelSpec, loss: Loss | None = None) -> Kernel:
-        return VmappedKernel(spec, task.kind, loss)
-
-    def plain_loop(spec: ModelSpec, loss: Loss | None = None) -> Kernel:
-        return LoopedKernel(spec, task.kind, loss=loss)
-
+    """The kernel for a model, by rule; the first that fits, from the fastest to the loop, which fits all."""
     if not spec.layout.slots:
-        return Choice(
-            "none", "the clients bring models of their own, without rows", lambda: plain_loop(spec), plain_loop
-        )
-    module = spec.template()
-    layers = dense_layers(module, spec.layout)
-    if layers is not None:
-        reason = "a plain chain of linear layers: hand-written batched gradients"
-        return Choice("linear", reason, lambda: LinearKernel(layers, spec.layout, task.kind), vmapped)
+        loop = partial(LoopedKernel, spec, loss_of(task))
+        return Choice("none", "the clients bring models of their own, without rows", loop, LoopedKernel)
+    drops = _dropout_alone(spec, task)
+    return _linear(spec, task, drops) or _grouped(spec, task) or _vmapped(spec, task, drops) or _looped(spec, task)
 
-    channels_last = _takes_channels_last(spec, task)
 
-    def looped(reason: str, stochastic: bool = False) -> Choice:
-        how = "one client at a time" + (", channels last" if channels_last else "")
+def _linear(spec: ModelSpec, task: Task, drops: list[Drop] | None) -> Choice | None:
+    layers = dense_layers(spec.template(), spec.layout)
+    if layers is None or drops is None:
+        return None
+    reason = "a plain chain of linear layers: hand-written batched gradients"
+    variant = partial(VmappedKernel, drops=drops)
+    return Choice("linear", reason, partial(LinearKernel, layers, spec.layout, task), variant, dropout=bool(drops))
 
-        def make(spec: ModelSpec = spec, loss: Loss | None = None) -> Kernel:
-            return LoopedKernel(spec, task.kind, channels_last, loss)
 
-        return Choice("loop", f"{reason}: {how}", make, make, stochastic)
+def _grouped(spec: ModelSpec, task: Task) -> Choice | None:
+    loss = loss_of(task)
+    if not groupable(spec.template(), _probe(spec, task, 2)):
+        return None
+    if not _agrees_with_the_loop(GroupedKernel(spec, loss), spec, task):
+        return None
+    last = _takes_channels_last(spec, task)
+    reason = "a chain of narrow layers: several clients as one grouped network, channels last"
+    return Choice(
+        "grouped", reason, partial(GroupedKernel, spec, loss, last), partial(LoopedKernel, channels_last=last)
+    )
 
-    if groupable(spec.template(), _probe(spec, task, 2)) and _agrees_with_the_loop(
-        GroupedKernel(spec, task.kind), spec, task
-    ):
-        reason = "a chain of narrow layers: several clients as one grouped network, channels last"
 
-        def grouped() -> Kernel:
-            return GroupedKernel(spec, task.kind, channels_last)
+def _vmapped(spec: ModelSpec, task: Task, drops: list[Drop] | None) -> Choice | None:
+    if drops is None or _why_not_vmapped(spec, task, drops):
+        return None
+    reason = "a functional module: one vmapped program"
+    kernel = partial(VmappedKernel, spec, loss_of(task), drops)
+    return Choice("vmap", reason, kernel, partial(VmappedKernel, drops=drops), dropout=bool(drops))
 
-        return Choice("grouped", reason, grouped, looped("").variant)
-    if _draws_random_numbers(spec, task):
-        return looped("training draws random numbers, as dropout does", stochastic=True)
-    for layer in module.modules():
+
+def _looped(spec: ModelSpec, task: Task) -> Choice:
+    last = _takes_channels_last(spec, task)
+    drops = _dropout_alone(spec, task)
+    stochastic = drops is None or bool(drops)
+    reason = _why_not_vmapped(spec, task, drops or [])
+    if stochastic:
+        reason = "training draws random numbers, as dropout does"
+    how = "one client at a time" + (", channels last" if last else "")
+    loop = partial(LoopedKernel, channels_last=last)
+    return Choice("loop", f"{reason}: {how}", partial(loop, spec, loss_of(task)), loop, stochastic)
+
+
+def _why_not_vmapped(spec: ModelSpec, task: Task, drops: list[Drop]) -> str:
+    """What speaks against one vmapped program; "" if nothing does."""
+    for layer in spec.template().modules():
         if isinstance(layer, _LOOPED):
-            return looped(f"{type(layer).__name__} layers, wide or not in a plain chain, gain nothing from stacking")
+            return f"{type(layer).__name__} layers, wide or not in a plain chain, gain nothing from stacking"
     if spec.layout.counters:
-        return looped("the model has integer buffers")
+        return "the model has integer buffers"
     try:
-        if not _agrees_with_the_loop(VmappedKernel(spec, task.kind), spec, task):
-            raise ValueError("its result differs from the loop's")
+        if not _agrees_with_the_loop(VmappedKernel(spec, loss_of(task), drops), spec, task):
+            return "vmap cannot stack this model (its result differs from the loop's)"
     except Exception as problem:  # whatever vmap cannot do, the loop can
-        return looped(f"vmap cannot stack this model ({str(problem).strip().splitlines()[0][:100]})")
-    return Choice("vmap", "a functional module: one vmapped program", lambda: vmapped(spec), vmapped)
+        return f"vmap cannot stack this model ({(str(problem).strip().splitlines() or [''])[0][:100]})"
+    return ""
+
+
+def _dropout_alone(spec: ModelSpec, task: Task) -> list[Drop] | None:
+    """The dropout layers of a model whose random numbers all come from them; None where others draw too."""
+    module = spec.template()
+    if not _draws_random_numbers(module, spec, task):
+        return []
+    try:
+        drops = drops_of(spec.template(), _probe(spec, task, 4))
+    except ValueError:
+        return None
+    return None if _draws_random_numbers(masked(module), spec, task) else drops
 
 
 def _probe(spec: ModelSpec, task: Task, *shape: int) -> Tensor:
@@ -145,9 +176,9 @@ def _takes_channels_last(spec: ModelSpec, task: Task) -> bool:
         return False
 
 
-def _draws_random_numbers(spec: ModelSpec, task: Task) -> bool:
-    """Whether two passes in training mode consume random numbers."""
-    module = spec.template().train()
+def _draws_random_numbers(module: nn.Module, spec: ModelSpec, task: Task) -> bool:
+    """Whether a pass in training mode consumes random numbers."""
+    module.train()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         before = torch.get_rng_state()
@@ -159,13 +190,12 @@ def _agrees_with_the_loop(kernel: Kernel, spec: ModelSpec, task: Task) -> bool:
     """Whether gradients, running statistics and outputs of two made-up clients are the loop's."""
     row = spec.layout.pack(spec.template(), spec.dtype)
     x = _probe(spec, task, 2, 3)
-    if task.kind == "classification":
-        y = torch.zeros((2, 3), dtype=torch.int64)
-    else:
-        y = torch.zeros((2, 3, *task.output_shape), dtype=spec.dtype)
+    y = task.probe((2, 3), spec.dtype)
     weight = torch.full((2, 3), 1 / 3, dtype=spec.dtype)
     answers = []
-    for each in (kernel, LoopedKernel(spec, task.kind)):
+    loop = LoopedKernel(spec, loss_of(task))
+    masked(loop.module)
+    for each in (kernel, loop):
         rows = torch.stack([row, row])
         out = torch.zeros((2, spec.layout.n_parameters), dtype=spec.dtype)
         each.gradient(rows, x, y, weight, out)

@@ -47,21 +47,32 @@ def forward(weights: list[Tensor], biases: list[Tensor], activations: list[str],
     return a
 
 
-def output_gradient(outputs: Tensor, targets: Tensor, weight: Tensor, classes: bool) -> tuple[Tensor, Tensor]:
+def output_gradient(
+    outputs: Tensor, targets: Tensor, weight: Tensor, form: str, delta: float, class_weight: Tensor
+) -> tuple[Tensor, Tensor]:
     """loss_k = Σ_i weight_ki ℓ_ki of each client (k,), and δ_L (k, C, b).
 
     outputs (k, C, b); targets (k, b) labels or (k, b, …) numbers; weight (k, b).
-    Cross entropy: ∂ℓ/∂z = softmax(z) − onehot(y); squared error: ∂ℓ/∂z = 2 (z − y) / C.
+    Cross entropy: ∂ℓ/∂z = softmax(z) − onehot(y), times class_weight[y] (C,) unless that is empty; squared error:
+    ∂ℓ/∂z = 2 (z − y) / C; Huber: ∂ℓ/∂z = clip(z − y, −δ, δ) / C.
     """
-    if classes:
+    if form == "cross-entropy":
+        if class_weight.numel() > 0:
+            weight = weight * class_weight[targets]
         slope = torch.log_softmax(outputs, dim=1)
         label = targets.unsqueeze(1)
         loss = -(slope.gather(1, label).squeeze(1) * weight).sum(dim=1)
         slope.exp_().scatter_add_(1, label, torch.full_like(weight, -1).unsqueeze(1))
     else:
         slope = outputs - targets.reshape(outputs.shape[0], outputs.shape[2], -1).transpose(1, 2)
-        loss = (slope.square().mean(dim=1) * weight).sum(dim=1)
-        slope.mul_(2 / outputs.shape[1])
+        if form == "huber":
+            size = slope.abs()
+            slope.clamp_(-delta, delta)
+            loss = ((slope.abs() * (size - slope.abs() / 2)).mean(dim=1) * weight).sum(dim=1)
+            slope.div_(outputs.shape[1])
+        else:
+            loss = (slope.square().mean(dim=1) * weight).sum(dim=1)
+            slope.mul_(2 / outputs.shape[1])
     return loss, slope.mul_(weight.unsqueeze(1))
 
 
@@ -87,7 +98,9 @@ def descend(
     steps: list[int],
     rate: float,
     shrink: float,
-    classes: bool,
+    form: str,
+    bend: float,
+    class_weight: Tensor,
 ) -> Tensor:
     """Each client's steps w ← shrink·w − rate·∇f(w) + push, in place; returns the sums of its losses, (k,).
 
@@ -106,7 +119,7 @@ def descend(
         targets = y.index_select(0, chosen).unflatten(0, [active, batch])
         w, b = [tensor[:active] for tensor in weights], [tensor[:active] for tensor in biases]
         a = forward(w, b, activations, inputs.transpose(1, 2))
-        loss, delta = output_gradient(a[-1], targets, share[:active, step], classes)
+        loss, delta = output_gradient(a[-1], targets, share[:active, step], form, bend, class_weight)
         total[:active] += loss
         for depth in range(layers):
             layer = layers - 1 - depth

@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from fedkin.local.kernels.linear import chain_of
 from fedkin.local.kernels.looped import LoopedKernel
-from fedkin.local.losses import Loss, loss_of
+from fedkin.local.noise import Noise
 from fedkin.models import ModelSpec
-from fedkin.task import Kind
+from fedkin.task.losses import PerSample
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _AS_IS = (
@@ -60,9 +60,10 @@ class GroupedKernel:
     name = "grouped"
     chunk = 8  # measured: 4 to 8 clients are best, 16 leave the cache
 
-    def __init__(self, spec: ModelSpec, kind: Kind, channels_last: bool = False, loss: Loss | None = None) -> None:
-        self.layout, self.loss = spec.layout, loss or loss_of(kind)
-        self.alone = LoopedKernel(spec, kind, channels_last, loss)
+    def __init__(self, spec: ModelSpec, loss: PerSample, channels_last: bool = False) -> None:
+        self.layout, self.loss = spec.layout, loss
+        self.noise: Noise | None = None
+        self.alone = LoopedKernel(spec, loss, channels_last)
         self.layers = list(chain_of("", spec.template()))
         self.normed = any(type(layer) in _NORMS for _, layer in self.layers)
 

@@ -10,42 +10,56 @@ from torch import Tensor, nn
 
 from fedkin.local.batches import Plan
 from fedkin.local.kernels import chain
+from fedkin.local.noise import Drop, Noise
 from fedkin.models import Layout, Slot
-from fedkin.task import Kind
+from fedkin.task import Task
+from fedkin.task.losses import described, loss_of, parse
 
 
 @dataclass(frozen=True)
 class Dense:
-    """A linear layer and the activation that follows it."""
+    """A linear layer and the activation that follows it; `drop` is the dropout of its inputs."""
 
     weight: Slot
     bias: Slot | None
     activation: str
+    drop: float = 0.0
 
 
 def dense_layers(module: nn.Module, layout: Layout) -> list[Dense] | None:
-    """The layers of a network that is a plain chain of Linear, ReLU and Tanh; None for anything else."""
+    """The layers of a network that is a plain chain of Linear, ReLU, Tanh and Dropout; None for anything else."""
     slots = {slot.name: slot for slot in layout.parameters}
     found: list[Dense] = []
     pending: tuple[Slot, Slot | None] | None = None
+    dropped, drop = 0.0, 0.0
+    """Of the inputs of the pending layer, and of the one to come."""
     for name, layer in chain_of("", module):
         if type(layer) is nn.Linear:
             if pending is not None:
-                found.append(Dense(*pending, activation="none"))
+                found.append(Dense(*pending, activation="none", drop=dropped))
             weight, bias = f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")
             if weight not in slots or (layer.bias is not None and bias not in slots):
                 return None  # a frozen layer
-            pending = (slots[weight], slots.get(bias))
+            pending, dropped, drop = (slots[weight], slots.get(bias)), drop, 0.0
         elif type(layer) in (nn.ReLU, nn.Tanh) and pending is not None:
-            found.append(Dense(*pending, activation="relu" if type(layer) is nn.ReLU else "tanh"))
+            found.append(Dense(*pending, activation="relu" if type(layer) is nn.ReLU else "tanh", drop=dropped))
             pending = None
+        elif type(layer) is nn.Dropout and not drop:
+            if pending is not None:
+                found.append(Dense(*pending, activation="none", drop=dropped))
+                pending = None
+            drop = float(layer.p)
         elif type(layer) is nn.Flatten and layer.start_dim == 1 and layer.end_dim == -1 and not found and not pending:
             continue
         elif type(layer) is not nn.Identity:
             return None
-    if pending is None or len(slots) != sum(1 + (d.bias is not None) for d in found) + 1 + (pending[1] is not None):
+    if (
+        pending is None
+        or drop
+        or len(slots) != sum(1 + (d.bias is not None) for d in found) + 1 + (pending[1] is not None)
+    ):
         return None
-    return [*found, Dense(*pending, activation="none")]
+    return [*found, Dense(*pending, activation="none", drop=dropped)]
 
 
 def chain_of(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -62,8 +76,11 @@ class LinearKernel:
 
     name = "linear"
 
-    def __init__(self, layers: list[Dense], layout: Layout, kind: Kind) -> None:
-        self.layers, self.layout, self.classes = layers, layout, kind == "classification"
+    def __init__(self, layers: list[Dense], layout: Layout, task: Task) -> None:
+        self.layers, self.layout = layers, layout
+        self.noise: Noise | None = None
+        self.drops = [Drop(d.weight.name, d.drop, (d.weight.shape[1],)) for d in layers if d.drop]
+        self.loss, (self.form, self.bend, self.class_weight) = loss_of(task), written_out(task)
         self.activations = [layer.activation for layer in layers]
         # Enough clients to drown the overhead of a call, few enough that their weights and batches stay in cache.
         per_client = 4 * max(layout.n_parameters, 32 * layers[0].weight.shape[1])
@@ -86,15 +103,58 @@ class LinearKernel:
         """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,)."""
         weights, biases = self._tensors(rows)
         slopes, bias_slopes = self._tensors(out)
-        a = chain.forward(weights, biases, self.activations, x.flatten(2).transpose(1, 2))
-        loss, delta = chain.output_gradient(a[-1], y, weight, self.classes)
+        inputs = x.flatten(2).transpose(1, 2)
+        masks = self._masks(weight)
+        if masks:
+            a, values = self._dropped(weights, biases, inputs, masks)
+        else:
+            a = values = chain.forward(weights, biases, self.activations, inputs)
+        loss, delta = self._output_gradient(a[-1], y, weight)
         for layer in reversed(range(len(weights))):
             torch.bmm(delta, a[layer].transpose(1, 2), out=slopes[layer])
             if self.layers[layer].bias is not None:
                 torch.sum(delta, dim=2, out=bias_slopes[layer])
             if layer:
-                delta = chain.below(weights[layer], delta, a[layer], self.activations[layer - 1])
+                delta = chain.below(weights[layer], delta, values[layer], self.activations[layer - 1])
+                if layer in masks:
+                    delta.mul_(masks[layer])
         return loss
+
+    @property
+    def fuses(self) -> bool:
+        """Whether `descend` can take all steps itself: the gradient of the loss is written out, and nothing is dropped."""
+        return bool(self.form) and not self.drops
+
+    def _output_gradient(self, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The losses (k,) and ∂/∂outputs (k, C, b): written out, or by autograd for the outputs alone."""
+        if self.form:
+            like = self.class_weight.to(outputs.dtype)
+            return chain.output_gradient(outputs, y, weight, self.form, self.bend, like)
+        with torch.enable_grad():
+            leaf = outputs.transpose(1, 2).detach().requires_grad_()
+            each = self.loss(leaf.flatten(0, 1), y.flatten(0, 1)).view(weight.shape)
+            losses = (each * weight).sum(dim=1)
+            (slope,) = torch.autograd.grad(losses.sum(), leaf)
+        return losses.detach(), slope.transpose(1, 2)
+
+    def _masks(self, weight: Tensor) -> dict[int, Tensor]:
+        """Dropout masks (k, width, b) by layer, for the layer's inputs; none outside training."""
+        if self.noise is None or not self.drops:
+            return {}
+        drawn = self.noise.masks(weight, self.drops)
+        places = [place for place, layer in enumerate(self.layers) if layer.drop]
+        return {place: mask.transpose(1, 2) for place, mask in zip(places, drawn)}
+
+    def _dropped(
+        self, weights: list[Tensor], biases: list[Tensor], inputs: Tensor, masks: dict[int, Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """What goes into every layer, dropped entries included, and the same before dropout (for the activations' slopes)."""
+        a, values = [inputs * masks[0] if 0 in masks else inputs], [inputs]
+        for layer, activation in enumerate(self.activations):
+            values.append(chain.forward([weights[layer]], [biases[layer]], [activation], a[-1])[1])
+            mask = masks.get(layer + 1)
+            a.append(values[-1] if mask is None else values[-1] * mask)
+        return a, values
 
     def descend(
         self, rows: Tensor, x: Tensor, y: Tensor, plan: Plan, rate: float, shrink: float, push: Tensor | None
@@ -116,7 +176,9 @@ class LinearKernel:
             plan.steps.tolist(),
             rate,
             shrink,
-            self.classes,
+            self.form,
+            self.bend,
+            self.class_weight.to(rows.dtype),
         )
         for old, new in zip(parameters, blocks):
             old.copy_(new)
@@ -126,3 +188,13 @@ class LinearKernel:
         """Weights (k, out, in) and biases (k, out) of all layers, as views of rows (k, B); no bias is (k, 0)."""
         weights = [layer.weight.view(rows) for layer in self.layers]
         return weights, [rows[:, :0] if layer.bias is None else layer.bias.view(rows) for layer in self.layers]
+
+
+def written_out(task: Task) -> tuple[str, float, Tensor]:
+    """The loss whose gradient `chain.output_gradient` has by hand, its δ, and its class weights; "" for all others."""
+    none = torch.zeros(0, dtype=torch.float64)
+    known = described(task.loss)
+    if known is None or known.name not in ("cross-entropy", "mse", "huber") or task.label_smoothing:
+        return "", 0.0, none
+    weights = none if task.class_weight is None else torch.tensor(task.class_weight, dtype=torch.float64)
+    return known.name, parse(str(task.loss))[1] or 0.0, weights

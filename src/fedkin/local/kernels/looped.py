@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedkin.local.losses import Loss, loss_of
+from fedkin.local.noise import Noise
 from fedkin.models import ModelSpec
-from fedkin.task import Kind
+from fedkin.task.losses import PerSample
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
@@ -25,8 +25,9 @@ class LoopedKernel:
     name = "loop"
     chunk = 1  # all steps of one client in turn: its row and batches stay in cache
 
-    def __init__(self, spec: ModelSpec, kind: Kind, channels_last: bool = False, loss: Loss | None = None) -> None:
-        self.layout, self.loss = spec.layout, loss or loss_of(kind)
+    def __init__(self, spec: ModelSpec, loss: PerSample, channels_last: bool = False) -> None:
+        self.layout, self.loss = spec.layout, loss
+        self.noise: Noise | None = None
         # Convolutions on images stored channel by channel are 1.5–2× slower (measured); the numbers are the same.
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self.module = spec.template().train()

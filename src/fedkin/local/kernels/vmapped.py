@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
-from fedkin.local.losses import Loss, loss_of
+from fedkin.local.noise import Drop, Masked, Noise, masked
 from fedkin.models import ModelSpec
-from fedkin.task import Kind
+from fedkin.task.losses import PerSample
 
 
 class VmappedKernel:
@@ -18,16 +19,19 @@ class VmappedKernel:
 
     name = "vmap"
 
-    def __init__(self, spec: ModelSpec, kind: Kind, loss: Loss | None = None) -> None:
-        self.layout, each = spec.layout, loss or loss_of(kind)
-        self.module = spec.template().train()
+    def __init__(self, spec: ModelSpec, loss: PerSample, drops: Sequence[Drop] = ()) -> None:
+        self.layout, self.drops = spec.layout, drops
+        self.noise: Noise | None = None
+        self.module = masked(spec.template()).train()
+        names = [name for name, layer in self.module.named_modules() if isinstance(layer, Masked)]
+        self.masks = [next(n for n in names if f".{n}".endswith(f".{drop.name}")) + ".mask" for drop in drops]
         self.chunk = max(8, min(50, 2**24 // (8 * max(self.layout.n_parameters, 1))))
 
         def total(
             parameters: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor, *more: Tensor
         ) -> Tensor:
             outputs = functional_call(self.module, {**parameters, **fixed}, (x,))
-            return (each(outputs, y, *more) * w).sum()
+            return (loss(outputs, y, *more) * w).sum()
 
         self._gradient = vmap(grad_and_value(total), randomness="error")
 
@@ -60,6 +64,8 @@ class VmappedKernel:
     ) -> Tensor:
         """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,)."""
         parameters, fixed = self._tensors(rows)
+        if self.noise is not None:
+            fixed |= dict(zip(self.masks, self.noise.masks(weight, self.drops)))
         slopes, loss = self._gradient(parameters, fixed, x, y, weight, *more)
         for slot in self.layout.parameters:
             slot.view(out).copy_(slopes[slot.name])

@@ -12,18 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.local.losses import metrics
 from fedkin.local.mail import Mail
 from fedkin.local.relax.linear import initial_row
 from fedkin.local.relax.settings import Relaxation, neighbours_of
-from fedkin.local.shard import Shard, one_thread
+from fedkin.local.shard import Shard
 from fedkin.models.adapters import Augmented, Effort, Learner
 from fedkin.models.adapters.module import TorchLearner
 from fedkin.models.estimators import Estimators
+from fedkin.task.losses import loss_of
+from fedkin.threads import one_thread
 
 SURE = 1e-7
 """Probabilities are kept this far from 0 where a logarithm is taken."""
 DISTIL = 100
+Part = tuple[np.ndarray, np.ndarray, float]
+"""Points, what is said of them, and how much each counts."""
 
 
 class LearnerNodes:
@@ -159,30 +162,38 @@ class LearnerNodes:
         method: Relaxation,
     ) -> Augmented:
         """The client's own samples, what it heard, and what it says itself."""
-        x, own = self.shard.federation.train[k][0], len(self.targets[k])
-        parts = [(x, self.targets[k], 1.0)]
+        own = len(self.targets[k])
+        parts: list[Part] = [(self.shard.federation.train[k][0], self.targets[k], 1.0)]
         if method.alpha > 0 and heard:
-            edges = {name: self._edge(k, name, len(self.points[name]), method) for name in heard}
-            if method.common:  # one set of points: the weighted mean of what neighbours say is all that counts
-                points = self.points[next(iter(heard))]
-                total = sum(edges.values())
-                mean = np.sum([edges[name] * said[: len(points)] for name, said in heard.items()], axis=0) / total
-                factor = 2 if method.exact_block else 1
-                parts.append((points, mean, factor * method.alpha * total * own / len(points)))
-            else:
-                for name, said in heard.items():
-                    points = self.points[name]
-                    parts.append((points, said[: len(points)], method.alpha * edges[name] * own / len(points)))
-                if method.exact_block and answers is not None:
-                    points = self.own_points[k]
-                    total = sum(self._edge(k, name, len(points), method) for name in heard)
-                    parts.append((points, answers[: len(points)], method.alpha * total * own / len(points)))
+            told = self._told_on_common(k, heard, method) if method.common else self._told(k, heard, answers, method)
+            parts += [(points, said, method.alpha * weight * own / len(points)) for points, said, weight in told]
         if len(z):
             parts.append((z, labels, method.distil_weight))
-        weight = np.concatenate([np.full(len(points), w) for points, _, w in parts])
-        return Augmented(
-            np.concatenate([p for p, _, _ in parts]), np.concatenate([t for _, t, _ in parts]), weight, own
-        )
+        x, targets, _ = (list(column) for column in zip(*parts))
+        weight = np.concatenate([np.full(len(points), weight) for points, _, weight in parts])
+        return Augmented(np.concatenate(x), np.concatenate(targets), weight, own)
+
+    def _told(
+        self, k: int, heard: Mapping[str, np.ndarray], answers: np.ndarray | None, method: Relaxation
+    ) -> list[Part]:
+        """Neighbours on their own points, each by its edge; for the exact block also their mean on the client's."""
+        told: list[Part] = []
+        for name, said in heard.items():
+            points = self.points[name]
+            told.append((points, said[: len(points)], self._edge(k, name, len(points), method)))
+        if method.exact_block and answers is not None:
+            points = self.own_points[k]
+            total = sum(self._edge(k, name, len(points), method) for name in heard)
+            told.append((points, answers[: len(points)], total))
+        return told
+
+    def _told_on_common(self, k: int, heard: Mapping[str, np.ndarray], method: Relaxation) -> list[Part]:
+        """One set of points for all: the weighted mean of what neighbours say there is all that counts."""
+        points = self.points[next(iter(heard))]
+        edges = {name: self._edge(k, name, len(points), method) for name in heard}
+        total = sum(edges.values())
+        mean = np.sum([edges[name] * said[: len(points)] for name, said in heard.items()], axis=0) / total
+        return [(points, mean, (2 if method.exact_block else 1) * total)]
 
     # --- what is kept to build estimators again -----------------------------------------------------------------------
 
@@ -262,16 +273,18 @@ class LearnerNodes:
         reply: dict[str, Tensor] = {}
         for part in parts:
             split = getattr(self.shard.federation, part)
-            table = torch.zeros((len(ids), 2), dtype=torch.float64)
-            names = ("loss", self.task.metric)
+            names = ("loss", *self.task.metric_keys)
+            table = torch.zeros((len(ids), len(names)), dtype=torch.float64)
+            loss = loss_of(self.task)
             for position, k in enumerate(ids):
                 x, y = split[int(k)]
                 if len(x):
                     outputs = torch.from_numpy(self.learners[int(k)].predict(x))
                     if self.task.kind == "classification":
                         outputs = outputs.clamp(min=SURE).log()  # as logits: their softmax is the probabilities
-                    found = metrics(self.task.kind, outputs, torch.as_tensor(y))
-                    table[position] = torch.stack([found[name].double().mean() for name in names])
+                    targets = torch.as_tensor(y)
+                    found = {"loss": float(loss(outputs, targets).double().mean()), **self.task.judge(outputs, targets)}
+                    table[position] = torch.tensor([found[name] for name in names], dtype=torch.float64)
             reply |= {f"{part}_{name}": table[:, column] for column, name in enumerate(names)}
             reply[f"{part}_count"] = torch.from_numpy(split.sizes[ids])
         return reply

@@ -147,42 +147,54 @@ class LinearNodes:
         """Update the models of clients `ids`; the loss (k,) and the variation Σ_j A_ij δ_ij (k,) before the update."""
         links, alpha = self._linked(ids, mail, method, effort), method.alpha
         rows, moments = self.shard.store["weights"][ids], self.shard.store["moments"][ids]
-        weights = self._unpack(rows)
-        k, c, p = weights.shape
+        weights, c = self._unpack(rows), self.outputs
         gram, cross = self._of(self.gram, ids), self._of(self.cross, ids)
-        pulled, said = torch.zeros_like(weights), weights.new_zeros(k)
-        if links.matrix is not None:
-            letters = mail.letters.to(weights.dtype)
-            heard = torch.bmm(letters.transpose(1, 2), links.points).flatten(1)
-            pulled = links.matrix.times(heard).reshape(k, c, p)
-            power = (letters.square().sum(dim=(1, 2)) / self.count[[self.place[s] for s in mail.senders]])[:, None]
-            said = links.matrix.times(power.to(weights.dtype))[:, 0]
-        block = curvature = None
-        if method.exact_block and method.common and links.matrix is not None:
-            total = links.matrix.times(letters.flatten(1)).reshape(k, -1, c)
-            answers = total / links.degree.clamp(min=1e-30)[:, None, None]
-        if method.exact_block and answers is not None:
-            scaled = self._of(self.own_points, ids) / self.own_count[ids][:, None, None].to(weights.dtype)
-            curvature = links.degree[:, None, None] * torch.bmm(scaled.transpose(1, 2), self._of(self.own_points, ids))
-            block = links.degree[:, None, None] * torch.bmm(answers.to(weights.dtype).transpose(1, 2), scaled)
+        pulled, said = self._heard(links, mail, weights)
+        block = self._block(ids, links, mail, answers, method, weights)
 
         by_own, by_others = torch.bmm(weights, gram), torch.bmm(weights, links.moments)
         loss = (weights * (by_own - 2 * cross)).sum(dim=(1, 2)) / c + self.power[ids]
         variation = ((weights * (by_others - 2 * pulled)).sum(dim=(1, 2)) + said) / c
         if links.inverse is not None:
-            target = cross + alpha * (pulled if block is None else pulled + block)
+            target = cross + alpha * (pulled if block is None else pulled + block[1])
             rows = self._pack(torch.bmm(target, links.inverse))
-        else:
-            for step in range(effort.steps):
-                if step:
-                    weights = self._unpack(rows)
-                    by_own, by_others = torch.bmm(weights, gram), torch.bmm(weights, links.moments)
-                slope = by_own - cross + alpha * (by_others - pulled)
-                if curvature is not None and block is not None:
-                    slope += alpha * (torch.bmm(weights, curvature) - block)
-                rmsprop(rows, self._pack(slope * (2 / c)), moments[:, 0], moments[:, 1], effort)
+        for step in range(effort.steps if links.inverse is None else 0):
+            if step:
+                weights = self._unpack(rows)
+                by_own, by_others = torch.bmm(weights, gram), torch.bmm(weights, links.moments)
+            slope = by_own - cross + alpha * (by_others - pulled)
+            if block is not None:
+                slope += alpha * (torch.bmm(weights, block[0]) - block[1])
+            rmsprop(rows, self._pack(slope * (2 / c)), moments[:, 0], moments[:, 1], effort)
         self.shard.store["weights"][ids], self.shard.store["moments"][ids] = rows, moments
         return loss.clamp(min=0).double(), variation.clamp(min=0).double()
+
+    def _heard(self, links: Links, mail: Mail, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """What neighbours said: Σ_j A_ij (1/m_j) Σ_x ŷ_j(x) xᵀ (k, C, p), and Σ_j A_ij (1/m_j) Σ_x ‖ŷ_j(x)‖² (k,)."""
+        if links.matrix is None:
+            return torch.zeros_like(weights), weights.new_zeros(len(weights))
+        letters = mail.letters.to(weights.dtype)
+        products = torch.bmm(letters.transpose(1, 2), links.points).flatten(1)
+        power = (letters.square().sum(dim=(1, 2)) / self.count[[self.place[s] for s in mail.senders]])[:, None]
+        pulled = links.matrix.times(products).reshape(weights.shape)
+        return pulled, links.matrix.times(power.to(weights.dtype))[:, 0]
+
+    def _block(
+        self, ids: np.ndarray, links: Links, mail: Mail, answers: Tensor | None, method: Relaxation, weights: Tensor
+    ) -> tuple[Tensor, Tensor] | None:
+        """The exact block's curvature deg_i S_i (k, p, p) and what neighbours answered on one's own points, (k, C, p)."""
+        if not method.exact_block:
+            return None
+        if method.common and links.matrix is not None:
+            letters = mail.letters.to(weights.dtype)
+            total = links.matrix.times(letters.flatten(1)).reshape(len(weights), -1, self.outputs)
+            answers = total / links.degree.clamp(min=1e-30)[:, None, None]
+        if answers is None:
+            return None
+        points, degree = self._of(self.own_points, ids), links.degree[:, None, None]
+        scaled = points / self.own_count[ids][:, None, None].to(weights.dtype)
+        curvature = degree * torch.bmm(scaled.transpose(1, 2), points)
+        return curvature, degree * torch.bmm(answers.to(weights.dtype).transpose(1, 2), scaled)
 
     def predict(self, ids: np.ndarray) -> Tensor:
         """Predictions on the clients' own public points, (k, m, C); 0 where a set has fewer points."""

@@ -39,20 +39,23 @@ def sampled(source: str, numbers: tuple[float, float], shape: tuple[int, ...], r
 def own_points(shard: Shard, k: int, text: str, size: int, common: bool, clients: int) -> tuple[np.ndarray, bool]:
     """The public points (m, *input) of client k of a shard, and whether they are the same for all clients.
 
-    given: those of the federation; drawn: some of the client's own training inputs (for a common set every client
-    contributes size/K of them, and they still have to be put together); normal, uniform: `size` sampled points.
+    given: those of the federation; normal, uniform: `size` made-up points; auto: given ones where there are any, else
+    made up, N(0, I). drawn: some of the client's own training inputs, which its neighbours will see, so it takes this
+    word (for a common set every client contributes size/K of them, and they still have to be put together).
     """
     federation, name, streams = shard.federation, shard.names[k], shard.streams
     source, numbers = parse_source(text)
     given = federation.public or {}
     if source == "auto":
-        source = "given" if given else "drawn"
+        source = "given" if given else "normal"
     if source == "given":
         everyone = (common and "*" in given) or name not in given
         whose = "*" if everyone else name
         if whose not in given or (common and whose != "*"):
             missing = "no common public points (public={'*': points})" if common else "no public points"
-            raise FedkinError(f"client {name!r} has {missing}; give them to the federation, or draw: public='drawn'")
+            raise FedkinError(
+                f"client {name!r} has {missing}; give them to the federation, or make them up: public='normal'"
+            )
         points = np.asarray(given[whose])
         if points.shape[1:] != shard.task.input_shape or not len(points):
             raise FedkinError(
@@ -66,6 +69,9 @@ def own_points(shard: Shard, k: int, text: str, size: int, common: bool, clients
         chosen = streams.generator("public", name).permutation(len(inputs))[:count]
         return inputs[np.sort(chosen)], False
     if shard.task.tokens:
-        raise FedkinError(f"client {name!r}: inputs are tokens, which cannot be sampled; use public='drawn'")
+        raise FedkinError(
+            f"client {name!r}: inputs are tokens, which cannot be made up; give public points, or say that neighbours may "
+            "see real inputs: public='drawn'"
+        )
     rng = streams.generator("public") if common else streams.generator("public", name)
     return sampled(source, numbers, (size, *shard.task.input_shape), rng), common

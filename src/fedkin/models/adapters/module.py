@@ -9,23 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedkin import steps
 from fedkin.errors import FedkinError
-from fedkin.local.losses import per_sample
 from fedkin.models.adapters import Augmented, Effort, check_outputs
 from fedkin.task import Task
-
-EPSILON = 1e-8
+from fedkin.task.losses import loss_of
 
 
 def rmsprop(weights: Tensor, gradient: Tensor, square: Tensor, velocity: Tensor, effort: Effort) -> None:
-    """One RMSprop step in place, as in torch.optim.RMSprop: with weight decay λ, smoothing s and momentum μ
-
-    g ← g + λw,  v ← s·v + (1−s)·g²,  u ← μ·u + g / (√v + ε),  w ← w − γ·u.
-    """
+    """One step of RMSprop in place (`fedkin.steps`), after weight decay g ← g + λw."""
     gradient = gradient.add(weights, alpha=effort.weight_decay) if effort.weight_decay else gradient
-    square.mul_(effort.smoothing).addcmul_(gradient, gradient, value=1 - effort.smoothing)
-    velocity.mul_(effort.momentum).addcdiv_(gradient, square.sqrt().add_(EPSILON))
-    weights.add_(velocity, alpha=-effort.rate)
+    steps.rmsprop(weights, gradient, square, velocity, effort.rate, effort.smoothing, effort.momentum)
 
 
 class TorchLearner:
@@ -72,7 +66,7 @@ class TorchLearner:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(effort.seed)
             for _ in range(effort.steps):
-                loss = (weight * per_sample(self.task.kind, self.module(x), targets)).sum()
+                loss = (weight * loss_of(self.task)(self.module(x), targets)).sum()
                 gradients = torch.autograd.grad(loss, self.trained, allow_unused=True)
                 with torch.no_grad():
                     for parameter, gradient, square, velocity in zip(

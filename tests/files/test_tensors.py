@@ -25,7 +25,7 @@ TENSORS = {
 
 
 def test_files_are_safetensors_whatever_the_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "PIECE", 8)
+    monkeypatch.setattr("fedkin.files.tensors.PIECE", 8)
     path, pieces = tmp_path / "a.safetensors", []
     files.write_tensors(path, TENSORS, {"round": 3}, after_piece=lambda: pieces.append(1))
     assert len(pieces) > 10

@@ -1,0 +1,73 @@
+"""Files: written whole or not at all, read as if a stranger had written them.
+
+`atomic` is the one writer, `archive` and `tensors` read arrays, `manifest` says which files belong to a directory, `lock`
+gives a directory or file one owner at a time.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedkin.files.atomic import Bytes, append, clean_up, whole, write_atomic
+    from fedkin.files.lock import Lock
+    from fedkin.files.manifest import MANIFEST, Batch, Manifest
+    from fedkin.files.tensors import read_tensors, write_tensors
+    from fedkin.files.text import OWN_FUNCTION, plain, read_json, read_text, versions, write_json
+
+__all__ = [
+    "MANIFEST",
+    "OWN_FUNCTION",
+    "Batch",
+    "Bytes",
+    "Lock",
+    "Manifest",
+    "append",
+    "clean_up",
+    "plain",
+    "read_json",
+    "read_tensors",
+    "read_text",
+    "versions",
+    "whole",
+    "write_atomic",
+    "write_json",
+    "write_tensors",
+]
+
+_ROOMS = {
+    "atomic": (
+        "Bytes",
+        "append",
+        "clean_up",
+        "whole",
+        "write_atomic",
+    ),
+    "lock": ("Lock",),
+    "manifest": (
+        "MANIFEST",
+        "Batch",
+        "Manifest",
+    ),
+    "text": (
+        "OWN_FUNCTION",
+        "plain",
+        "read_json",
+        "read_text",
+        "versions",
+        "write_json",
+    ),
+    "tensors": (
+        "read_tensors",
+        "write_tensors",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Each part when it is asked for: graphs are written without torch."""
+    for room, names in _ROOMS.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{room}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

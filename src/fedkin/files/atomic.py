@@ -1,0 +1,124 @@
+"""The one writer: a crash, a full disk or a second reader never sees half of a file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from fedkin.errors import FedkinError
+
+Bytes = bytes | memoryview
+
+REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the limit on file sizes is reached (ulimit -f)",
+}
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to that takes the place of `path` when the block ends well, and leaves no trace otherwise."""
+    temporary = part_of(path)
+    try:
+        with written(path, temporary) as file:
+            yield file
+        put_in_place(temporary, path)
+        sync_folder(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def write_atomic(path: Path, content: Bytes | Iterable[Bytes]) -> None:
+    """Write a whole file or nothing: to a temporary name, synced, then renamed. The content may come in pieces."""
+    with whole(path) as file:
+        file.writelines([content] if isinstance(content, Bytes) else content)
+
+
+def append(path: Path, pieces: Iterable[Bytes]) -> None:
+    """Add to the end of a file, synced. After a crash part of it may be there: a reader must know a whole line."""
+    with told_apart(path, "is incomplete"), open(path, "ab") as file:
+        file.writelines(pieces)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def part_of(path: Path) -> Path:
+    """The temporary name under which this process writes `path`."""
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+@contextmanager
+def written(path: Path, temporary: Path) -> Iterator[IO[bytes]]:
+    """The temporary file, open for writing and synced at the end; errors speak of `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _drop_dead(path)
+    with told_apart(path, "was not written"), open(temporary, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def told_apart(path: Path, outcome: str) -> Iterator[None]:
+    """A full disk, a quota and a limit on sizes are no fault of fedkin: say in one line which it was."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno in REASONS:
+            reason = REASONS[problem.errno]
+            raise FedkinError(f"{reason}, {path} {outcome}; free some space and resume") from problem
+        raise
+
+
+def put_in_place(temporary: Path, path: Path) -> None:
+    """Give a finished temporary file its name."""
+    with told_apart(path, "was not written"):
+        os.replace(temporary, path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have renames in this folder on the disk, where the system can do that."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def clean_up(folder: Path) -> None:
+    """Remove what killed writers left in a folder and those below it. Only the folder's owner may call this."""
+    for left in folder.rglob(".*.part"):
+        with suppress(OSError):
+            left.unlink()
+
+
+def _drop_dead(path: Path) -> None:
+    """Remove what killed processes of this machine left of this file."""
+    for left in path.parent.glob(f".{_literal(path.name)}.*.part"):
+        found = re.fullmatch(re.escape(f".{path.name}.") + r"(\d+)\.part", left.name)
+        if found and not _alive(int(found[1])):
+            with suppress(OSError):
+                left.unlink()
+
+
+def _literal(name: str) -> str:
+    return re.sub(r"([\[\]*?])", r"[\1]", name)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,119 @@
+"""What the files of a run directory must look like, whoever wrote them."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
+
+from fedkin.errors import FedkinError, first_fault
+from fedkin.files import read_text
+
+
+class Named(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+
+
+class Config(BaseModel):
+    """The sections of config.toml that every run has."""
+
+    model_config = ConfigDict(extra="allow")
+
+    data: dict[str, Any]
+    model: Named
+    algorithm: Named
+    graph: dict[str, Any] = {}
+    run: dict[str, Any]
+    versions: dict[str, str] = {}
+
+
+class Facts(BaseModel):
+    """The JSON file beside result.safetensors."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    names: list[str]
+    task: dict[str, Any]
+    choice: list[str]
+    metrics: dict[str, dict[str, list[float | None]]]
+    notes: list[str]
+    facts: dict[str, Any]
+
+
+def read_config(out: Path) -> dict[str, Any]:
+    """config.toml of a run directory, its sections checked."""
+    path = out / "config.toml"
+    try:
+        found = tomllib.loads(read_text(path))
+        Config.model_validate(found)
+    except ValidationError as problem:
+        raise FedkinError(f"{out} is not a run directory: {first_fault('config.toml', problem)}") from problem
+    except (FedkinError, tomllib.TOMLDecodeError, RecursionError) as problem:
+        raise FedkinError(f"{out} is not a run directory: {problem}") from problem
+    return {"graph": {}, "versions": {}, **found}
+
+
+def read_records(path: Path, clients: int, first: int | None = None) -> list[dict[str, Any]]:
+    """The records of a history, one JSON object per line, of the first bytes only if told; an unfinished line is left out."""
+    text = read_text(path)
+    if first is not None:
+        text = text.encode()[:first].decode(errors="replace")
+    records = []
+    for number, line in enumerate(text.split("\n")[:-1], 1):
+        if line.strip():
+            try:
+                records.append(_record(json.loads(line), clients))
+            except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as problem:
+                raise FedkinError(f"{path} is damaged in line {number}: {problem}") from problem
+    return records
+
+
+def _record(found: Any, clients: int) -> dict[str, Any]:
+    """One record: the number of its round, what the method logged, one number or null per client and metric."""
+    if not isinstance(found, dict) or type(found.get("round")) is not int or not isinstance(found.get("log"), dict):
+        raise ValueError("no record of a round")
+    for key in ("seconds", "evaluation_seconds", "bytes", "messages", "participants"):
+        if not isinstance(found.get(key, 0), int | float):
+            raise ValueError(f"{key} is {found[key]!r}")
+    for when in ("pre", "post"):
+        for metric, values in dict(found.get(when, {})).items():
+            if np.array(values, dtype=float).shape != (clients,):
+                raise ValueError(f"{when} {metric} is not one number for each of {clients} clients")
+    return found
+
+
+def check_facts(path: Path, facts: Mapping[str, Any]) -> None:
+    """The JSON file of a result: names, metrics and choices for the same clients."""
+    try:
+        found = Facts.model_validate(facts)
+    except ValidationError as problem:
+        raise FedkinError(f"{path} is no result: {first_fault(path.name, problem)}") from problem
+    clients = len(found.names)
+    per_client: list[Sequence[object]] = [
+        found.choice,
+        *(values for table in found.metrics.values() for values in table.values()),
+    ]
+    if not clients or any(len(values) != clients for values in per_client):
+        raise FedkinError(f"{path} is no result: its lists do not have one entry for each of {clients} clients")
+    if not isinstance(facts["facts"].get("finished"), bool) or type(facts["facts"].get("rounds")) is not int:
+        raise FedkinError(f"{path} is no result: it does not say whether the run finished, and after how many rounds")
+
+
+def check_tensors(path: Path, tensors: Mapping[str, Tensor], clients: int, columns: Sequence[str]) -> None:
+    """The tensors of a result: one row per client."""
+    for name in ("rows", "sizes"):
+        if name not in tensors:
+            raise FedkinError(f"{path} is no result: it lacks {name!r}")
+    for name in columns:
+        if name in tensors and (tensors[name].ndim < 1 or len(tensors[name]) != clients):
+            raise FedkinError(f"{path} is no result: {name!r} has {tuple(tensors[name].shape)} for {clients} clients")
+    if tensors["rows"].ndim != 2 or ("models" in tensors and "counters" not in tensors):
+        raise FedkinError(f"{path} is no result: rows have shape {tuple(tensors['rows'].shape)}")

@@ -1,0 +1,94 @@
+"""From what a user asks for to a task: its loss, class weights, metrics and headline, checked before training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedkin.errors import FedkinError, unknown
+from fedkin.task.losses import balanced, check_loss
+from fedkin.task.metrics import METRICS, find
+from fedkin.task.task import OWN_FUNCTION, Task
+
+
+def chosen(
+    task: Task,
+    loss: Any = None,
+    class_weight: Any = None,
+    label_smoothing: float = 0.0,
+    metrics: Sequence[Any] = (),
+    headline: str | None = None,
+    counts: np.ndarray | None = None,
+) -> Task:
+    """The same targets, learned and judged as asked; `counts` (C,) are the federation's training samples per class."""
+    if isinstance(loss, str) and loss.startswith(OWN_FUNCTION):
+        raise FedkinError(f"loss: {loss.removeprefix(OWN_FUNCTION)} was a function of your own; pass it again: loss=…")
+    names = tuple(map(name_of, metrics))
+    task = replace(
+        task,
+        loss=loss or task.loss,
+        class_weight=task.class_weight if class_weight is None else class_weights(task, class_weight, counts),
+        label_smoothing=label_smoothing or task.label_smoothing,
+        metrics=names or task.metrics,
+        headline=headline or (names[0] if names else task.headline),
+    )
+    check_metrics(task)
+    check_loss(task)
+    return task
+
+
+def name_of(entry: Any) -> str:
+    """A metric by its name, also where its registered function is given."""
+    if isinstance(entry, str):
+        return entry
+    for name, known in METRICS.items():
+        if known.function is entry:
+            return name
+    called = getattr(entry, "__name__", entry)
+    raise FedkinError(f"metric {called!r} is not registered; decorate it: @fedkin.metric('{called}', needs=…, …)")
+
+
+def check_metrics(task: Task) -> None:
+    """Refuse unknown metrics, and those that need what the task does not have."""
+    for name in task.metrics:
+        metric = find(name)
+        if task.kind not in metric.kinds:
+            fitting = ", ".join(n for n, known in METRICS.items() if task.kind in known.kinds)
+            raise FedkinError(
+                f"metric {name!r} needs {metric.needs}, which a {task.kind} task does not have; choose among: {fitting}"
+            )
+
+
+def class_weights(task: Task, asked: Any, counts: np.ndarray | None) -> tuple[float, ...]:
+    """One weight per class, from "balanced", a mapping {class: weight} (others weigh 1) or a list in class order."""
+    if task.kind == "regression":
+        raise FedkinError("class_weight needs classes, but the task is regression; drop it")
+    classes = [str(c) for c in (task.classes or range(task.outputs))]
+    if isinstance(asked, str):
+        if asked != "balanced":
+            raise unknown("class_weight", asked, ["balanced"])
+        if counts is None:
+            raise FedkinError(
+                "class_weight = 'balanced' needs label counts, which are not known here; give the weights"
+            )
+        return balanced(counts)
+    if isinstance(asked, Mapping):
+        given = {str(label): float(weight) for label, weight in asked.items()}
+        for label in given:
+            if label not in classes:
+                raise unknown("class in class_weight", label, classes)
+        weights = [given.get(label, 1.0) for label in classes]
+        named = [c for c, label in enumerate(classes) if label in given]
+    else:
+        weights, named = [float(weight) for weight in asked], list(range(len(classes)))
+        if len(weights) != len(classes):
+            raise FedkinError(f"class_weight has {len(weights)} entries, but there are {len(classes)} classes")
+    if any(not np.isfinite(weight) or weight < 0 for weight in weights) or not any(weights):
+        raise FedkinError("class_weight: weights must be finite, not negative, and not all zero")
+    for c in named:
+        if counts is not None and counts[c] == 0 and weights[c] not in (0.0, 1.0):
+            raise FedkinError(f"class_weight: nobody has a training sample of class {classes[c]!r}; leave it out")
+    return tuple(weights)

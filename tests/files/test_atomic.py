@@ -1,0 +1,70 @@
+"""Whole files or none; what killed writers leave behind is removed; every limit of the system is told as what it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedkin import files
+from fedkin.errors import FedkinError
+from fedkin.graphs import ClientGraph
+
+
+def test_a_graph_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "graph.npz"
+    old = ClientGraph(np.ones((3, 3)) - np.eye(3))
+    old.save(path)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for ending in ("npz", "csv", "parquet"):
+        old.save(path.with_suffix(f".{ending}"))
+        monkeypatch.setattr(os, "fsync", killed)
+        with pytest.raises(KeyboardInterrupt):
+            ClientGraph(np.zeros((2, 2))).save(path.with_suffix(f".{ending}"))
+        monkeypatch.undo()
+        assert len(ClientGraph.load(path.with_suffix(f".{ending}"))) == 3
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_leftovers_of_dead_writers_are_removed_and_those_of_living_ones_kept(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    dead, living = tmp_path / f".a.json.{gone.pid}.part", tmp_path / f".a.json.{os.getppid()}.part"
+    for path in (dead, living):
+        path.write_text("half")
+    files.write_json(tmp_path / "a.json", {})
+    assert not dead.exists()
+    assert living.exists()
+    files.clean_up(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.json"}
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from fedkin.files import write_atomic
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+write_atomic(Path(sys.argv[1]), bytes(10_000))
+"""
+
+
+def test_a_limit_on_file_sizes_is_told_as_what_it_is(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", LIMITED, tmp_path / "a"], capture_output=True, text=True)
+    assert "FedkinError: the limit on file sizes is reached (ulimit -f)" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_pipe_is_refused_and_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.json")
+    with pytest.raises(FedkinError, match="no regular file"):
+        files.read_json(tmp_path / "a.json")
+    (tmp_path / "a.safetensors").write_bytes(b"x")
+    with pytest.raises(FedkinError, match="no regular file"):
+        files.read_tensors(tmp_path / "a.safetensors")
