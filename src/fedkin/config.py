@@ -28,6 +28,7 @@ from fedkin.errors import FedkinError, unknown
 if TYPE_CHECKING:
     from fedkin.algorithm import Algorithm
     from fedkin.federation import Federation
+    from fedkin.portfolio.contender import Auto
     from fedkin.run.options import Options
 
 SECTIONS = ("data", "model", "training", "algorithm", "algorithms", "graph", "run")
@@ -96,6 +97,8 @@ class Experiment:
     graph: str | None
     options: tuple[Options, ...]
     """How a run goes, one for every seed."""
+    auto: Auto | None = None
+    """auto, where a comparison lists it among the algorithms."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -180,9 +183,15 @@ def parse_seeds(text: str | int | Sequence[int], first: int = 0) -> tuple[int, .
 
 
 def settle(
-    layers: Sequence[Layer], assignments: Mapping[str, Any] | None = None, default: Sequence[str] = ("fedavg",)
+    layers: Sequence[Layer],
+    assignments: Mapping[str, Any] | None = None,
+    default: Sequence[str] = ("fedavg",),
+    with_auto: bool = False,
 ) -> Experiment:
-    """Put layers (file, then flags) on top of each other and make the whole. `default`: algorithms when none is named."""
+    """Put layers (file, then flags) on top of each other and make the whole. `default`: algorithms when none is named.
+
+    In a comparison (`with_auto`) "auto" may be among the algorithms.
+    """
     from fedkin.run.options import make_options
 
     data = _data(layers)
@@ -192,9 +201,9 @@ def settle(
         raise FedkinError(f"seed is {seed!r}; it must be a whole number, 0 or more")
     seeds = parse_seeds(run.pop("seeds"), seed) if "seeds" in run else (seed,)
     model, graph = _name_of(layers, "model"), _name_of(layers, "graph")
-    algorithms = _algorithms(layers, assignments or {}, default)
+    algorithms, auto = _algorithms(layers, assignments or {}, default, with_auto)
     options = tuple(make_options(**run, seed=seed) for seed in seeds)
-    return Experiment(data, model or "mlp", algorithms, graph, options)
+    return Experiment(data, model or "mlp", algorithms, graph, options, auto)
 
 
 def _merged(layers: Sequence[Layer], section: str) -> dict[str, Any]:
@@ -247,20 +256,25 @@ def _data(layers: Sequence[Layer]) -> NamedData | OwnTable:
 
 
 def _algorithms(
-    layers: Sequence[Layer], assignments: Mapping[str, Any], default: Sequence[str]
-) -> dict[str, Algorithm]:
-    """The chosen algorithms: parameters from [training], then from their own sections, then from --set."""
+    layers: Sequence[Layer], assignments: Mapping[str, Any], default: Sequence[str], with_auto: bool
+) -> tuple[dict[str, Algorithm], Auto | None]:
+    """The chosen algorithms, and auto: parameters from [training], then from their own sections, then from --set."""
     from fedkin import algorithms
+    from fedkin.portfolio.contender import Auto
 
     chosen, own = _chosen(layers, default)
     training = _training(layers)
     given = {name: {**training, **own.get(name, {})} for name in chosen}
-    fields = {name: list(algorithms.get(name).model_fields) for name in chosen}
+    auto = with_auto and Auto.name in given
+    methods = [name for name in given if not auto or name != Auto.name]
+    fields = {name: list(algorithms.get(name).model_fields) for name in methods}
+    if auto:
+        fields[Auto.name] = list(Auto.model_fields)
     for key, value in assignments.items():
         parameter = key.rpartition(".")[2]
         for name in _meant(key, fields):
             given[name][parameter] = value
-    return {name: algorithms.make(name, parameters) for name, parameters in given.items()}
+    return {name: algorithms.make(name, given[name]) for name in methods}, Auto(**given[Auto.name]) if auto else None
 
 
 def _chosen(layers: Sequence[Layer], default: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:

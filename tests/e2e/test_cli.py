@@ -236,18 +236,15 @@ def test_compare_from_a_file_keeps_its_runs() -> None:
     assert "choose another --out" in refusal("compare e.toml --out kept --set mu=0.1")
 
 
-def test_demo_runs_every_method_that_fits_and_writes_a_report() -> None:
-    from fedkin.algorithms import names
-
+def test_demo_runs_auto_beside_the_five_systems_and_writes_a_report() -> None:
     said = fedkin_says("demo --seeds 1 --rounds 2 --json d.json").stdout
     found = json.loads(Path("d.json").read_text())
-    ran = {entry["algorithm"] for entry in found["results"]}
-    assert ran | set(found["skipped"]) == set(names())
-    assert ran >= {"local", "fedavg", "fedavgft", "fedprox", "fedbn", "fedu", "fedpnp"}
-    assert all(f"skipped {name}: " in said for name in found["skipped"])
+    ran = [entry["algorithm"] for entry in found["results"]]
+    assert ran == ["local", "fedavgft", "fedpnp", "fedu", "fedcedar", "fedska", "fedrelax", "auto"]
+    assert found["skipped"] == {}
     assert "report: fedkin-demo/report.html" in said
     assert "<html" in Path("fedkin-demo/report.html").read_text().lower()
-    fedkin_says("report fedkin-demo/fedavg-seed0 fedkin-demo/local-seed0 --out page.html --json p.json")
+    fedkin_says("report fedkin-demo/auto-seed0 fedkin-demo/local-seed0 --out page.html --json p.json")
     assert Path("page.html").stat().st_size > 10_000
     assert len(json.loads(Path("p.json").read_text())["runs"]) == 2
 

@@ -10,7 +10,14 @@ import typer
 from fedkin.commands import flags
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from fedkin.result import Result
+
+MOST = 50
+"""How many clients the terminal shows."""
+WIDE = 110
+"""Columns of a terminal in which a client needs one line."""
 
 Out = Annotated[
     Path | None,
@@ -115,36 +122,18 @@ def finish(result: Result, folder: Path, json: Path | None) -> None:
     """The table, the sentence, and where everything is."""
     from fedkin.commands import show
     from fedkin.files import write_json
-    from fedkin.portfolio.verdict import helpers, sentence
     from fedkin.result.records import run_record
+    from fedkin.result.verdict import sentence
 
-    metric = result.task.metric
-    table = show.table("client", "samples", "alone", "together", "gain", "model", "kin")
-    for column in table.columns[:5]:
-        column.no_wrap = True
-    for column in table.columns[5:]:
-        column.justify, column.overflow = "left", "fold"
-    for k, name in enumerate(result.names):
-        told = result.auto[name]
-        alone = result.facts["alone"][result.metric][k]
-        gain, low, high = told["gain"]
-        members = sorted(told["members"].items(), key=lambda entry: -entry[1])
-        kin = ", ".join(f"{other} {weight:.2f}" for other, weight in helpers(result, k))
-        table.add_row(
-            name,
-            str(int(result.sizes[k])),
-            show.metric_text(alone, metric),
-            show.metric_text(result.metrics["deployed"][result.metric][k], metric),
-            "–" if told["kept_alone"] else f"{gain:+.2f} ± {(high - low) / 2:.2f}",
-            "its own" if told["kept_alone"] else ", ".join(f"{weight:.2f} {member}" for member, weight in members[:3]),
-            "" if told["kept_alone"] else kin,
-        )
     screen = show.console()
-    screen.print(table)
+    screen.print(clients_table(result, screen.width))
     screen.print(sentence(result), highlight=False)
     show.say(
-        f"alone and together: {metric} on test samples; gain: expected, in loss per sample, from training samples alone"
+        f"alone, together: {result.task.metric} on test samples",
+        "gain: expected, in loss per sample, with its 95 % interval; from training samples alone",
     )
+    if len(result.names) > MOST:
+        show.say(f"{MOST} of {len(result.names)} clients are shown; fedkin report {folder} shows all")
     for note in result.notes:
         show.say(f"note: {note}")
     if json is not None:
@@ -152,3 +141,27 @@ def finish(result: Result, folder: Path, json: Path | None) -> None:
         write_json(json, record | {"kin": None if result.kin is None else result.kin.tolist()})
     show.wrote(json)
     show.wrote(folder)
+
+
+def clients_table(result: Result, width: int) -> Table:
+    """One line per client; numbers are never cut. On a narrow screen members and kin stand below each other."""
+    from fedkin.commands import show
+    from fedkin.result.verdict import combination, gain_text, kin_of
+
+    metric, between = result.task.metric, ", " if width >= WIDE else "\n"
+    table = show.table("client", "n", "alone", "together", "gain", "model", "kin")
+    for column in table.columns[5:]:
+        column.justify, column.no_wrap, column.overflow, column.min_width = "left", False, "fold", 13
+    table.columns[0].max_width = 20 if width >= WIDE else 14
+    for k, name in enumerate(result.names[:MOST]):
+        told = result.auto[name]
+        table.add_row(
+            name,
+            str(int(result.sizes[k])),
+            show.metric_text(result.facts["alone"][result.metric][k], metric),
+            show.metric_text(result.metrics["deployed"][result.metric][k], metric),
+            gain_text(told),
+            between.join(combination(told, most=2)),
+            between.join(kin_of(result, k, most=2)),
+        )
+    return table

@@ -53,6 +53,7 @@ def compare(
     Examples:
       fedkin compare --data digits --clients 20 --algorithms fedavg,fedprox
       fedkin compare --csv visits.csv --client site --target y --seeds 3
+      fedkin compare --data digits --algorithms local,fedavgft,auto --set auto.effort=quick
       fedkin compare experiment.toml --set fedprox.mu=0.1 --out results
     """
     from fedkin import config
@@ -62,7 +63,7 @@ def compare(
     flag = flags.layer(**given, algorithms=listed, seeds=seeds)
     layers = [config.read(given["file"]) if given["file"] else {}, flag]
     everything = not any(layer.get(key) for layer in layers for key in ("algorithm", "algorithms"))
-    settings = config.settle(layers, config.parse_assignments(given["assign"] or []), default=names())
+    settings = config.settle(layers, config.parse_assignments(given["assign"] or []), names(), with_auto=True)
     comparison = run_comparison(settings, out, skip_unfit=everything)
     finish(comparison, settings, json)
     from fedkin.commands import show
@@ -80,8 +81,10 @@ def run_comparison(settings: Experiment, out: Path | None = None, skip_unfit: bo
             return settings.federation(seed)
 
     algorithms, options = list(settings.algorithms.values()), settings.options
-    with Bars(list(settings.algorithms), settings.seeds, options[0].rounds) as bars:
-        found = train_all(federation, settings.model, algorithms, options, settings.graph, out, skip_unfit, bars.watch)
+    listed = [*settings.algorithms, *(["auto"] if settings.auto else [])]
+    with Bars(listed, settings.seeds, options[0].rounds) as bars:
+        watch, auto = bars.watch, settings.auto
+        found = train_all(federation, settings.model, algorithms, options, settings.graph, out, skip_unfit, watch, auto)
         bars.complete(found)
     return found
 
@@ -117,7 +120,8 @@ def resolved(settings: Experiment) -> dict[str, Any]:
         "data": settings.data.model_dump(),
         "model": settings.model,
         "graph": settings.graph,
-        "algorithms": {name: method.model_dump() for name, method in settings.algorithms.items()},
+        "algorithms": {name: method.model_dump() for name, method in settings.algorithms.items()}
+        | ({} if settings.auto is None else {"auto": settings.auto.model_dump(exclude_unset=True)}),
         "run": settings.options[0].model_dump(exclude={"seed"}),
         "seeds": settings.seeds,
     }

@@ -17,6 +17,7 @@ from fedkin.files import versions, write_json
 from fedkin.graphs import ClientGraph
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike
+from fedkin.portfolio.contender import Auto
 from fedkin.result import Result, records
 from fedkin.result.contenders import ALONE, Contender, Standing, find_alone, line
 from fedkin.run import Callback, Options, Run, make_options, prepare
@@ -110,7 +111,7 @@ def cell_name(algorithm: str, seed: int) -> str:
 def compare(
     federation: Federation | Callable[[int], Federation],
     model: ModelLike,
-    algorithms: Sequence[Algorithm | str],
+    algorithms: Sequence[Algorithm | Auto | str],
     seeds: Sequence[int] = (0, 1, 2),
     graph: ClientGraph | str | None = None,
     out: str | Path | None = None,
@@ -123,16 +124,20 @@ def compare(
     `federation` may be a function of the seed, so that the partition varies with it. With `out` every run is kept in its
     own folder; finished ones are read, not trained again, and interrupted ones go on where they stopped. An algorithm
     that does not fit the task is refused before any training, or left out if `skip_unfit`. A run that breaks off
-    (divergence) is noted in `failed` and the others go on. `options` are those of `fedkin.train`.
+    (divergence) is noted in `failed` and the others go on. "auto" is listed like a method, or `Auto(effort="quick")`.
+    `options` are those of `fedkin.train`.
 
     >>> from fedkin import compare, data
     >>> found = compare(data.load("digits", clients=4), "mlr", ["fedavg"], seeds=[0], rounds=2)
     >>> [result.algorithm for result in found.results]
     ['local', 'fedavg']
     """
-    made = [make(each) if isinstance(each, str) else each for each in algorithms]
+    given = [Auto() if each == Auto.name else each for each in algorithms]
+    made = [make(each) if isinstance(each, str) else each for each in given if not isinstance(each, Auto)]
+    auto = next((each for each in given if isinstance(each, Auto)), None)
     each_seed = [make_options(**options, seed=seed) for seed in seeds]
-    return train_all(federation, model, made, each_seed, graph, None if out is None else Path(out), skip_unfit, watch)
+    folder = None if out is None else Path(out)
+    return train_all(federation, model, made, each_seed, graph, folder, skip_unfit, watch, auto)
 
 
 def train_all(
@@ -144,10 +149,11 @@ def train_all(
     out: Path | None = None,
     skip_unfit: bool = False,
     watch: Watch = lambda name, seed: (),
+    auto: Auto | None = None,
 ) -> Comparison:
-    """`compare`, with algorithms and options (one for every seed) made."""
-    listed = tuple(algorithm.name for algorithm in algorithms)
-    entrants = _with_local(algorithms)
+    """`compare`, with algorithms and options (one for every seed) made; auto, if wanted, comes last."""
+    listed = tuple(entry.name for entry in (*algorithms, auto) if entry is not None)
+    entrants = _with_local(algorithms, auto)
     results: list[Result] = []
     skipped: dict[str, str] = {}
     failed: list[dict[str, Any]] = []
@@ -175,22 +181,27 @@ def train_all(
             results.append(result)
             if not result.facts["finished"]:
                 return Comparison(tuple(results), listed, skipped, tuple(failed))
+        if auto is not None:
+            folder = None if out is None else out / cell_name(auto.name, chosen.seed)
+            results.append(auto.run(clients, model, chosen, folder))
     comparison = Comparison(tuple(results), listed, skipped, tuple(failed))
     if out is not None:
         write_json(out / "comparison.json", comparison.to_dict())
     return comparison
 
 
-def _with_local(algorithms: Sequence[Algorithm]) -> list[Algorithm]:
+def _with_local(algorithms: Sequence[Algorithm], auto: Auto | None) -> list[Algorithm]:
     """Local first, whether asked for or not; not asked for, it trains as the first algorithm does: like with like."""
     names = [algorithm.name for algorithm in algorithms]
-    if not names:
+    if not names and auto is None:
         raise FedkinError("nothing to compare; name at least one method")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise FedkinError(f"{twice} is listed twice; compare its variants in two calls and report their runs together")
     local = [algorithm for algorithm in algorithms if algorithm.name == ALONE]
-    local = local or [make(ALONE, algorithms[0].model_dump(include=set(Sgd.model_fields)))]
+    first = algorithms[0] if algorithms else auto
+    assert first is not None
+    local = local or [make(ALONE, first.model_dump(include=set(Sgd.model_fields)))]
     return [*local, *(algorithm for algorithm in algorithms if algorithm.name != ALONE)]
 
 

@@ -19,6 +19,7 @@ import tomli_w
 from fedkin.files import write_atomic
 from fedkin.reports.headline import best, collaborations, verdict_on
 from fedkin.reports.payload import page_data
+from fedkin.reports.together import section, with_alone
 from fedkin.reports.wording import amount, difference, human_bytes
 from fedkin.result import Result
 from fedkin.result.contenders import Contender, Standing, find_alone, group, line
@@ -32,7 +33,7 @@ def write_report(results: Sequence[Result], path: Path) -> Path:
     Nothing is fetched from anywhere: style, script and data are inside, and a content security policy allows no other
     script and no request.
     """
-    methods = group(results)
+    methods = group(with_alone(results))
     write_atomic(Path(path), render(methods).encode())
     return Path(path)
 
@@ -53,6 +54,7 @@ def render(methods: Sequence[Contender]) -> str:
         context=escape(context(run)),
         tiles=tiles(methods),
         table=html_table(methods),
+        together=section(methods),
         notes=notes(methods),
         configurations="".join(configuration(method) for method in methods),
         versions=version_line(run),

@@ -1,0 +1,166 @@
+"""The tables of docs/auto.md, from the records of benchmarks/auto.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BEGIN, END = "<!-- tables: begin, written by benchmarks/auto.py -->", "<!-- tables: end -->"
+FIXED = ("fedavg", "fedavgft", "ditto", "fedamp", "ifca", "kin", "fedu", "fedpnp", "pfedbayes")
+HARM = 0.03
+"""Goal: never more than this share of the clients significantly worse than both Locals."""
+
+Records = Sequence[dict[str, Any]]
+
+
+def written(path: Path, records: Records) -> None:
+    """Put the tables between the page's markers."""
+    before, _, rest = path.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    cases: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        if "newcomers" in record:  # what was killed half-way is left out
+            cases.setdefault(record["case"], []).append(record)
+    parts = [accuracy(cases), goals(cases), cost(cases), newcomers(cases), every(cases)]
+    path.write_text(before + "\n\n".join([BEGIN, *parts, END]) + after)
+
+
+def mean(runs: Records, method: str, key: str = "mean") -> float:
+    """A number of a method, averaged over seeds; NaN where it failed."""
+    return float(np.mean([run["methods"].get(method, {}).get(key, np.nan) for run in runs]))
+
+
+def larger_is_better(runs: Records) -> bool:
+    return bool(runs[0]["metric"] == "accuracy")
+
+
+def shown(value: float, runs: Records) -> str:
+    return f"{100 * value:.1f}" if larger_is_better(runs) else f"{value:.3f}"
+
+
+def cell(runs: Records, method: str) -> str:
+    """mean / worst 5 %, −worse than Local (than both)."""
+    if not np.isfinite(mean(runs, method)):
+        return "–"
+    worse, both = (f"{mean(runs, method, key):.2g}" for key in ("worse", "worse_both"))
+    harmed = "" if worse == "0" else f" −{worse}({both})"
+    return f"{shown(mean(runs, method), runs)}/{shown(mean(runs, method, 'worst5'), runs)}{harmed}"
+
+
+def best_fixed(runs: Records) -> tuple[str, float, float]:
+    """The fixed method with the best test mean, as deployed, as received or after local training; mean and worst 5 %."""
+    sign = 1 if larger_is_better(runs) else -1
+    options = {
+        (f"{method}{note}", before): (mean(runs, method, f"{before}mean"), mean(runs, method, f"{before}worst5"))
+        for method in FIXED
+        for note, before in (("", ""), (", received", "pre_"), (", trained", "post_"))
+    }
+    finite = {name: value for (name, _), value in options.items() if np.isfinite(value[0])}
+    name = max(finite, key=lambda key: sign * finite[key][0])
+    return name, *finite[name]
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def accuracy(cases: dict[str, list[dict[str, Any]]]) -> str:
+    head = ["federation", "seeds", "Local", "FedAvg + fine-tuning", "best fixed, chosen on test", "one for all, by validation",
+            "per client, by validation", "auto quick", "**auto standard**", "floor"]  # fmt: skip
+    rows = []
+    for case, runs in cases.items():
+        name, value, worst = best_fixed(runs)
+        methods = ("one for all, by validation", "per client, by validation", "auto quick", "auto standard")
+        rows.append(
+            [
+                case,
+                str(len(runs)),
+                *(cell(runs, method) for method in ("local", "fedavgft")),
+                f"{name} {shown(value, runs)}/{shown(worst, runs)}",
+                *(cell(runs, method) for method in methods),
+                f"{mean(runs, 'local, another seed', 'worse'):.2g}",
+            ]
+        )
+    return "### Accuracy and harm\n\n" + markdown(head, rows)
+
+
+def goals(cases: dict[str, list[dict[str, Any]]]) -> str:
+    head = [
+        "federation",
+        "mean against the best fixed",
+        "worst 5 % against the best of the fixed",
+        "worse than both Locals",
+    ]
+    rows, level, tails, nobody, few = [], 0, 0, 0, 0
+    for case, runs in cases.items():
+        sign, (_, best, _) = (1 if larger_is_better(runs) else -1), best_fixed(runs)
+        apart = sign * (mean(runs, "auto standard") - best)
+        scale = 100 if larger_is_better(runs) else 1
+        own = [run["methods"]["auto standard"]["mean"] for run in runs]
+        noise = float(np.std(own, ddof=1)) if len(own) > 1 else float("nan")
+        reached = apart >= 0 or apart >= -noise
+        tail = max(sign * mean(runs, method, "worst5") for method in FIXED if np.isfinite(mean(runs, method, "worst5")))
+        lower = sign * mean(runs, "auto standard", "worst5") - tail
+        harmed, clients = mean(runs, "auto standard", "worse_both"), runs[0]["clients"]
+        deviation = "" if np.isnan(noise) else f" (± {scale * noise:.2g} over seeds)"
+        rows.append(
+            [
+                case,
+                f"{_signed(scale * apart)}{deviation} {_tick(reached)}",
+                f"{_signed(scale * lower)} {_tick(lower >= 0)}",
+                f"{harmed:.2g} of {clients} {_tick(harmed <= HARM * clients)}",
+            ]
+        )
+        level, tails = level + reached, tails + (lower >= 0)
+        nobody, few = nobody + (harmed == 0), few + (harmed <= HARM * clients)
+    text = (
+        f"Of {len(cases)} federations auto (standard) is level with or above the best fixed method chosen on test on {level}, has a worst 5 % at "
+        f"least as good as every fixed method's on {tails}, makes nobody significantly worse than both Locals on {nobody}, and "
+        f"at most 3 % of the clients on {few}. Positive is better; points of accuracy, or MSE."
+    )
+    return f"### Against the goals\n\n{text}\n\n" + markdown(head, rows)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2g}".replace("-", "−")
+
+
+def _tick(good: bool) -> str:
+    return "✓" if good else "✗"
+
+
+def cost(cases: dict[str, list[dict[str, Any]]]) -> str:
+    def ratio(runs: Records, effort: str, key: str) -> float:
+        return mean(runs, f"auto {effort}", key) / mean(runs, "fedavg", key)
+
+    columns: dict[str, Callable[[Records], float]] = {
+        f"{effort}, {what}": lambda runs, effort=effort, key=key: ratio(runs, effort, key)  # type: ignore[misc]
+        for effort in ("quick", "standard")
+        for what, key in (("processor time", "cpu"), ("bytes", "bytes"))
+    }
+    rows = [[case, *(f"{find(runs):.1f}×" for find in columns.values())] for case, runs in cases.items()]
+    medians = [f"{np.median([find(runs) for runs in cases.values()]):.1f}×" for find in columns.values()]
+    return "### Cost against one FedAvg run\n\n" + markdown(["federation", *columns], [*rows, ["median", *medians]])
+
+
+def newcomers(cases: dict[str, list[dict[str, Any]]]) -> str:
+    head = ["federation", "newcomers", "their own Local", "joined", "worse than Local (both)", "floor"]
+    rows = []
+    for case, runs in cases.items():
+        late = [run["newcomers"] for run in runs]
+        count = {key: sum(entry[key] for entry in late) for key in ("clients", "worse", "worse_both", "floor")}
+        means = [shown(float(np.mean([entry[key] for entry in late])), runs) for key in ("local", "joined")]
+        rows.append(
+            [case, str(count["clients"]), *means, f"{count['worse']} ({count['worse_both']})", str(count["floor"])]
+        )
+    return "### Newcomers\n\n" + markdown(head, rows)
+
+
+def every(cases: dict[str, list[dict[str, Any]]]) -> str:
+    """The deployed models of every fixed method."""
+    rows = [[case, *(cell(runs, method) for method in FIXED)] for case, runs in cases.items()]
+    return "### Every fixed method, as it deploys\n\n" + markdown(["federation", *FIXED], rows)

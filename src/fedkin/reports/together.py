@@ -1,0 +1,52 @@
+"""The section of a page about auto: client by client, alone and together, with whose help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from fedkin.reports.wording import amount
+from fedkin.result import Result
+from fedkin.result.contenders import Contender
+from fedkin.result.verdict import combination, gain_text, kin_of, sentence, trained_alone
+
+MOST_ROWS = 500
+"""More clients than this would make a page that nobody reads."""
+
+
+def with_alone(results: Sequence[Result]) -> list[Result]:
+    """The runs and, for those of auto that have no run of Local beside them, what their clients reached alone."""
+    there = any(result.algorithm == "local" for result in results)
+    return [*results, *(trained_alone(result) for result in results if "alone" in result.facts and not there)]
+
+
+def section(methods: Sequence[Contender]) -> str:
+    """HTML about every run of auto among the methods; empty where there is none."""
+    return "".join(_about(method.first) for method in methods if "auto" in method.first.facts)
+
+
+def _about(result: Result) -> str:
+    heads = ("Client", "Samples", "Alone", "Together", "Expected gain", "Model", "Kin")
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    rows = "".join(_row(result, k) for k in range(min(len(result.names), MOST_ROWS)))
+    return (
+        '<section id="together" aria-labelledby="together-h"><div class="head"><h2 id="together-h">Alone and together</h2>'
+        f'</div><p class="about">{escape(sentence(result))} Alone and together: test {escape(result.task.metric)}. The gain is that to '
+        "expect on new samples, in loss per sample with its 95 % interval, judged on training samples that the models had "
+        'not seen.</p><div class="scroll plain" tabindex="0" role="region" aria-label="Alone and together">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"
+    )
+
+
+def _row(result: Result, k: int) -> str:
+    name = result.names[k]
+    told, task = result.auto[name], result.task
+    cells = (
+        f"{int(result.sizes[k]):,}",
+        amount(float(result.facts["alone"][result.metric][k]), task),
+        amount(float(result.metrics["deployed"][result.metric][k]), task),
+        gain_text(told),
+        ", ".join(combination(told)),
+        ", ".join(kin_of(result, k)) or "–",
+    )
+    return f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'

@@ -1,0 +1,103 @@
+"""What auto found, in words: who does better together, who helps whom, who stays alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedkin.result.history import History
+from fedkin.result.result import Result
+
+FEW = 5
+"""With fewer held-out samples nothing is said about a client."""
+
+
+def standing(told: dict[str, Any]) -> str:
+    """better, same, alone or unknown: by the gain to expect on new samples, which no test sample has a part in."""
+    if told["samples"] < FEW:
+        return "unknown"
+    if told["kept_alone"]:
+        return "alone"
+    return "better" if told["gain"][1] > 0 else "same"
+
+
+def kin_of(result: Result, k: int, most: int = 3) -> list[str]:
+    """Who helps client k, with their shares; nobody where the gate kept it alone."""
+    if result.auto[result.names[k]]["kept_alone"]:
+        return []
+    return [f"{100 * weight:.0f}% {name}" for name, weight in helpers(result, k, most)]
+
+
+def helpers(result: Result, k: int, most: int = 3) -> list[tuple[str, float]]:
+    """The other clients with the largest weights in client k's kin, and the weights; a newcomer's are those of the run."""
+    names: Sequence[str] = result.names
+    if "kin_of_peers" in result.extras:
+        names, row = result.facts["peers"], result.extras["kin_of_peers"][k].numpy()
+    elif result.kin is None:
+        return []
+    else:
+        row = result.kin[k].copy()
+        row[k] = 0
+    return [(names[int(j)], float(row[j])) for j in np.argsort(-row, kind="stable")[:most] if row[j] > 0.02]
+
+
+def combination(told: Mapping[str, Any], most: int = 3) -> list[str]:
+    """The members of a client's model with their shares, the heaviest first; "its own" where the gate kept it alone."""
+    if told["kept_alone"]:
+        return ["its own"]
+    heaviest = sorted(told["members"].items(), key=lambda entry: -entry[1])[:most]
+    return [f"{100 * weight:.0f}% {member}" for member, weight in heaviest]
+
+
+def gain_text(told: Mapping[str, Any]) -> str:
+    """The gain to expect, in loss per sample, and half of its 95 % interval."""
+    gain, low, high = told["gain"]
+    return "–" if told["kept_alone"] else f"{gain:+.2f} ± {(high - low) / 2:.2f}".replace("-", "−")
+
+
+def trained_alone(result: Result) -> Result:
+    """What the clients of an auto result reach alone, as a run of Local: to be shown beside it. It has no models."""
+    metrics = result.facts["alone"]
+    record = {**result.history[-1], "pre": metrics, "post": metrics, "bytes": 0, "messages": 0}
+    training = {key: value for key, value in result.config["algorithm"].items() if key not in ("name", "effort")}
+    kept = {key: value for key, value in result.facts.items() if key not in ("auto", "seconds")}
+    return replace(
+        result,
+        models={},
+        choice=("received",) * len(result.names),
+        metrics={"pre": metrics, "post": metrics, "deployed": metrics},
+        history=History(result.names, [record]),
+        config={**result.config, "algorithm": {"name": "local", **training}},
+        extras={},
+        facts={**kept, "title": "Local", "bytes": 0, "messages": 0},
+    )
+
+
+def sentence(result: Result) -> str:
+    """The headline."""
+    told = {name: dict(entry) for name, entry in result.auto.items()}
+    found = {name: standing(entry) for name, entry in told.items()}
+    by = {what: [name for name, own in found.items() if own == what] for what in ("better", "same", "alone", "unknown")}
+    if len(by["unknown"]) == len(found):
+        return f"No client has {FEW} samples to judge by; nothing can be said about who gains."
+    clients = len(found)
+    parts = [f"{len(by['better'])} of {clients} clients do better together, none is expected to do worse"]
+    if by["same"]:
+        parts.append(f"{len(by['same'])} about the same")
+    if by["better"]:
+        most = max(by["better"], key=lambda name: told[name]["gain"][0])
+        kin = helpers(result, result.names.index(most))
+        parts.append(f"{most} gains most" + (f", from {_listed([name for name, _ in kin])}" if kin else ""))
+    if by["alone"]:
+        parts.append(f"{_listed(by['alone'])} {'stays' if len(by['alone']) == 1 else 'stay'} alone")
+    if by["unknown"]:
+        parts.append(f"too few samples to judge {_listed(by['unknown'])}")
+    return "; ".join(parts) + "."
+
+
+def _listed(names: Sequence[str], most: int = 3) -> str:
+    shown = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
