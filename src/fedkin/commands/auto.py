@@ -117,8 +117,9 @@ def finish(result: Result, folder: Path, json: Path | None) -> None:
     from fedkin.files import write_json
     from fedkin.portfolio.verdict import helpers, sentence
     from fedkin.result.records import run_record
+    from fedkin.result.summary import coverage
 
-    metric = result.task.metric
+    metric = result.task.headline_metric
     table = show.table("client", "samples", "alone", "together", "gain", "model", "kin")
     for column in table.columns[:5]:
         column.no_wrap = True
@@ -133,8 +134,8 @@ def finish(result: Result, folder: Path, json: Path | None) -> None:
         table.add_row(
             name,
             str(int(result.sizes[k])),
-            show.metric_text(alone, metric),
-            show.metric_text(result.metrics["deployed"][result.metric][k], metric),
+            metric.number(alone),
+            metric.number(result.metrics["deployed"][result.metric][k]),
             "–" if told["kept_alone"] else f"{gain:+.2f} ± {(high - low) / 2:.2f}",
             "its own" if told["kept_alone"] else ", ".join(f"{weight:.2f} {member}" for member, weight in members[:3]),
             "" if told["kept_alone"] else kin,
@@ -143,8 +144,11 @@ def finish(result: Result, folder: Path, json: Path | None) -> None:
     screen.print(table)
     screen.print(sentence(result), highlight=False)
     show.say(
-        f"alone and together: {metric} on test samples; gain: expected, in loss per sample, from training samples alone"
+        f"alone and together: {metric.heading} on test samples, {metric.better}; "
+        "gain: expected, in loss per sample, from training samples alone"
     )
+    if missing := coverage(metric.label, result.valued, len(result.names)):
+        show.say(f"{missing}")
     for note in result.notes:
         show.say(f"note: {note}")
     if json is not None:

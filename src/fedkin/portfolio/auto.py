@@ -27,7 +27,7 @@ from fedkin.portfolio.together import Folds
 from fedkin.portfolio.weights import Weighed, weigh
 from fedkin.result import History, Result
 from fedkin.result.combined import CombinedModels, Parts
-from fedkin.run import make_options, prepare
+from fedkin.run import asked, make_options, prepare
 from fedkin.run.deployed import per_client_metrics
 from fedkin.streams import Streams
 
@@ -68,6 +68,12 @@ def auto(
     training = {"steps": 10, "batch_size": 32, **{k: v for k, v in options.items() if k in Sgd.model_fields}}
     rest = {key: value for key, value in options.items() if key not in Sgd.model_fields}
     chosen = make_options(rounds=rounds, seed=seed, **rest)
+    federation = asked(federation, chosen)
+    if not federation.task.plain_loss or federation.task.kind == "multilabel":
+        raise FedkinError(
+            "auto combines models by the default loss of classification and regression; drop loss, class_weight and "
+            "label_smoothing, or train one method: fedkin.train"
+        )
     clients = whole(federation)
     spec = ModelSpec.of(model, federation.task, getattr(torch, chosen.dtype))
     plan = EFFORTS[effort]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -85,6 +85,8 @@ class Task:
     """How predictions are judged (see `fedkin.task.metrics`)."""
     headline: str = ""
     """The metric that tables and reports speak of: one of `metrics`."""
+    described: Mapping[str, Metric] = field(default_factory=dict, compare=False, repr=False)
+    """Metrics as a file describes them: to show a result of somebody's own metric, nothing is imported."""
 
     def __post_init__(self) -> None:
         metrics = tuple(self.metrics) or (self.headline or METRIC[self.kind],)
@@ -141,9 +143,12 @@ class Task:
 
     @property
     def headline_metric(self) -> Metric:
+        return self._metric(self.headline)
+
+    def _metric(self, name: str) -> Metric:
         from fedkin.task.metrics import find
 
-        return find(self.headline)
+        return self.described.get(name) or find(name)
 
     @property
     def larger_is_better(self) -> bool:
@@ -160,9 +165,12 @@ class Task:
 
     @property
     def metric_keys(self) -> tuple[str, ...]:
-        from fedkin.task.metrics import find
+        return tuple(self._metric(name).key for name in self.metrics)
 
-        return tuple(find(name).key for name in self.metrics)
+    @property
+    def percentages(self) -> tuple[str, ...]:
+        """The keys of the metrics that are told as percentages."""
+        return tuple(metric.key for metric in map(self._metric, self.metrics) if metric.unit == "%")
 
     def judge(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """Every metric of one client's outputs (n, C) on its targets; NaN where there is no value."""
@@ -181,7 +189,8 @@ class Task:
     def told(self) -> dict[str, Any]:
         """As JSON can hold it."""
         loss = self.loss if isinstance(self.loss, str) else named(self.loss)
-        return {**asdict(replace(self, loss=None)), "loss": loss}
+        described = {name: self._metric(name).told() for name in self.metrics}
+        return {**asdict(replace(self, loss=None, described={})), "loss": loss, "described": described}
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Task:
@@ -191,7 +200,10 @@ class Task:
         >>> Task.read(task.told()) == task
         True
         """
+        from fedkin.task.metrics import METRICS, Metric
+
         forecast, weight = told.get("forecast"), told.get("class_weight")
+        strange = {name: own for name, own in told.get("described", {}).items() if name not in METRICS}
         return cls(
             told["kind"],
             tuple(told["input_shape"]),
@@ -204,6 +216,7 @@ class Task:
             float(told.get("label_smoothing", 0.0)),
             tuple(told.get("metrics", ())),
             told.get("headline", ""),
+            {name: Metric.read(own) for name, own in strange.items()},
         )
 
 

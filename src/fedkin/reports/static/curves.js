@@ -8,7 +8,7 @@ function lineChart(box, lines, { text, height = 320, label, log = false }) {
   let [y0, y1] = extent(lines.flatMap((l) => [...l.y, ...(l.band ? [...l.band[0], ...l.band[1]] : [])]).filter((v) => known(v) && (!log || v > 0)).map(shownY));
   const room = (y1 - y0 || Math.abs(y1) || 1) * 0.05;
   y0 -= room; y1 += room;
-  if (metric.percent && text === amount) { y0 = Math.max(y0, 0); y1 = Math.min(y1, 1.005); }
+  if (text === percentage) { y0 = Math.max(y0, 0); y1 = Math.min(y1, 1.005); }
   const X = scale(x0, x1, pad.left, width - pad.right), Y0 = scale(y0, y1, height - pad.bottom, pad.top), Y = (y) => Y0(shownY(y));
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label });
   for (const t of ticks(y0, y1, height / 60)) {
@@ -76,7 +76,7 @@ const lineSample = (m) => svg("svg", { viewBox: "0 0 26 10", "aria-hidden": "tru
     const when = state.when === "pre" ? "before local training, as received" : "after local training";
     const band = { seeds: " The band spans the seeds.", clients: " The band spans the 10th to the 90th percentile client.", none: "" }[state.band];
     byId("curves-about").textContent = `Mean ${readable(state.name)} over clients, ${when}.${band}`;
-    const text = state.name === metric.name ? amount : plain;
+    const text = state.name === metric.name ? amount : metric.percentages.includes(state.name) ? percentage : plain;
     lineChart(byId("curves-plot"), lines, { text, label: `Learning curves: ${readable(state.name)} by round for ${lines.map((l) => l.label).join(", ")}` });
   }
   drawn(draw);
