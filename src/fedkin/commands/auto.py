@@ -121,10 +121,8 @@ def finish(result: Result, folder: Path, json: Path | None) -> None:
 
     metric = result.task.headline_metric
     table = show.table("client", "samples", "alone", "together", "gain", "model", "kin")
-    for column in table.columns[:5]:
-        column.no_wrap = True
     for column in table.columns[5:]:
-        column.justify, column.overflow = "left", "fold"
+        column.justify, column.overflow, column.no_wrap = "left", "fold", False
     for k, name in enumerate(result.names):
         told = result.auto[name]
         alone = result.facts["alone"][result.metric][k]

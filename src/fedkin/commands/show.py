@@ -76,7 +76,8 @@ def comparison_table(comparison: Comparison) -> Table:
     if seeds > 1:
         caption += f"; all numbers are means over {seeds} seeds, '± seeds' is the std of the mean over seeds"
     averaged = ", averaged over seeds" if seeds > 1 else ""
-    drawn = f" ({clients} in each of {counted // clients} draws of the data)" if counted > clients else ""
+    draws = lines[0].clients // clients
+    drawn = f" in {draws} draws of the data" if draws > 1 else ""
     caption += (
         f".\ngained/lost: clients that do better/worse than when training alone (local){averaged}, of {counted}{drawn}."
     )

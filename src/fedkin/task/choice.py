@@ -56,7 +56,7 @@ def for_rare_class(task: Task, counts: np.ndarray | None) -> tuple[Task, str] | 
         return None
     label = task.classes[int(counts.argmin())]
     note = (
-        f"{100 * share:.1f} % of the training samples are of class {label!r}, so the headline is AUROC; "
+        f"about {max(1, round(100 * share))} % of the training samples are of class {label!r}, so the headline is AUROC; "
         "headline='accuracy' (--headline accuracy) puts accuracy there"
     )
     return replace(task, metrics=("auroc", "accuracy"), headline="auroc"), note
