@@ -69,7 +69,7 @@ def auto(
     rest = {key: value for key, value in options.items() if key not in Sgd.model_fields}
     chosen = make_options(rounds=rounds, seed=seed, **rest)
     federation = asked(federation, chosen)
-    if not federation.task.plain_loss or federation.task.kind == "multilabel":
+    if not federation.task.usual:
         raise FedkinError(
             "auto combines models by the default loss of classification and regression; drop loss, class_weight and "
             "label_smoothing, or train one method: fedkin.train"
@@ -103,7 +103,7 @@ def auto(
     record |= {"seconds": facts["seconds"], "evaluation_seconds": 0.0, "bytes": traffic[0], "messages": traffic[1]}
     result = replace(
         alone,
-        models=CombinedModels(federation.names, parts, spec, federation.task.kind == "classification"),
+        models=CombinedModels(federation.names, parts, spec, federation.task.one_label),
         choice=tuple("alone" if kept else "together" for kept in kept_alone),
         metrics={"pre": metrics, "post": metrics, "deployed": metrics},
         history=History(federation.names, [record]),
@@ -163,7 +163,7 @@ class _Work:
                 Setting(self.federation.names, view.sizes, self.federation.task, self.spec, streams, rounds=self.rounds)
                 for view in folds.views
             )
-            classes = self.federation.task.kind == "classification"
+            classes = self.federation.task.one_label
             rate = self.training.get("lr") or self._rate(folds, settings)
             training = {**self.training, "lr": rate}
             members = train_all(folds, settings, self.effort, training, self.rounds, self.watch)

@@ -77,7 +77,7 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
                 members[f"{name}+{steps}"], done = now, steps
         prior = _prior(result, list(members))
         models = torch.stack([member.rows for member in members.values()], dim=2)
-        classes = federation.task.kind == "classification"
+        classes = federation.task.one_label
         weighed = weigh(clients, models, classes, groups=1 if used > 1 else 2, known=prior)
         traffic = clients.traffic
     finally:

@@ -292,7 +292,7 @@ def load(directory: str | Path, model: ModelLike | None = None) -> Result:
     parts = Parts.read(extras)
     models: Mapping[str, Any] = Unsaved(out, names)
     if parts is not None:
-        models = CombinedModels(names, parts, spec, task.kind == "classification")
+        models = CombinedModels(names, parts, spec, task.one_label)
     elif "models" in tensors:
         models = Models(names, tensors["models"], tensors["counters"], spec)
     return Result(

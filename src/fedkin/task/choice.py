@@ -86,7 +86,7 @@ def check_metrics(task: Task) -> None:
 
 def class_weights(task: Task, asked: Any, counts: np.ndarray | None) -> tuple[float, ...]:
     """One weight per class, from "balanced", a mapping {class: weight} (others weigh 1) or a list in class order."""
-    if task.kind == "regression":
+    if task.numeric:
         raise FedkinError("class_weight needs classes, but the task is regression; drop it")
     classes = [str(c) for c in (task.classes or range(task.outputs))]
     if isinstance(asked, str):

@@ -95,17 +95,34 @@ class Task:
         object.__setattr__(self, "metrics", metrics if headline in metrics else (headline, *metrics))
         object.__setattr__(self, "headline", headline)
 
+    # --- what the kind means; nothing outside this file asks for it by name ------------------------------------------
+
+    @property
+    def one_label(self) -> bool:
+        """A sample has one of several classes: targets are codes 0…C−1, outputs are logits of a softmax."""
+        return self.kind == "classification"
+
+    @property
+    def numeric(self) -> bool:
+        """Targets are numbers, single or several."""
+        return self.kind == "regression"
+
+    @property
+    def usual(self) -> bool:
+        """One label by cross entropy or numbers by squared error, unweighted: all that some methods can take."""
+        return self.plain_loss and (self.one_label or self.numeric)
+
     # --- shapes and numbers -------------------------------------------------------------------------------------------
 
     @property
     def outputs(self) -> int:
         """How many numbers a model puts out per input: the classes, or the entries of a target."""
-        return len(self.classes) if self.kind == "classification" else int(np.prod(self.output_shape, dtype=int))
+        return len(self.classes) if self.one_label else int(np.prod(self.output_shape, dtype=int))
 
     @property
     def wanted(self) -> str:
         """What a model must put out, in words."""
-        return f"{self.outputs} {'classes' if self.kind == 'classification' else 'numbers'}"
+        return f"{self.outputs} {'classes' if self.one_label else 'numbers'}"
 
     @property
     def plain_loss(self) -> bool:
@@ -116,9 +133,9 @@ class Task:
         """Made-up targets of so many samples: class 0, or zeros and ones."""
         import torch
 
-        if self.kind == "classification":
+        if self.one_label:
             return torch.zeros(shape, dtype=torch.int64)
-        return torch.ones((*shape, *self.output_shape), dtype=dtype) * (self.kind != "regression")
+        return torch.ones((*shape, *self.output_shape), dtype=dtype) * (not self.numeric)
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """What outputs (n, C) predict: probabilities of classes or columns, rates of counts, or the numbers themselves."""
@@ -132,7 +149,7 @@ class Task:
 
     def labels(self, outputs: Tensor) -> Tensor:
         """The labels that outputs (n, C) predict: codes (n,), or 0/1 columns (n, C)."""
-        return outputs.argmax(dim=1) if self.kind == "classification" else (outputs > 0).to(outputs.dtype)
+        return outputs.argmax(dim=1) if self.one_label else (outputs > 0).to(outputs.dtype)
 
     # --- judging ------------------------------------------------------------------------------------------------------
 
@@ -177,7 +194,7 @@ class Task:
         from fedkin.task.metrics import find
 
         outputs = outputs.double().reshape(len(targets), -1)
-        true = targets.numpy() if self.kind == "classification" else targets.double().reshape(outputs.shape).numpy()
+        true = targets.numpy() if self.one_label else targets.double().reshape(outputs.shape).numpy()
         found = {}
         for each in map(find, self.metrics):
             said = self.labels(outputs) if each.needs == "labels" else self.predictions(outputs)
