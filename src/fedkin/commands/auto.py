@@ -76,11 +76,11 @@ def join(
     Example:
       fedkin join runs/visits-auto-seed0 --csv new.csv
     """
-    from fedkin import load
     from fedkin.commands.run import new_folder
     from fedkin.commands.show import working
     from fedkin.portfolio.join import join as find
     from fedkin.portfolio.newcomers import read_newcomers
+    from fedkin.result import load
 
     result = load(run)
     newcomers = read_newcomers(result, csv, client, target)

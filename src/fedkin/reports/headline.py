@@ -37,7 +37,7 @@ def collaborations(methods: Sequence[Contender]) -> list[Contender]:
 def best(methods: Sequence[Contender]) -> Contender:
     """The method whose clients fare best on average, as deployed."""
     sign = 1 if methods[0].first.task.larger_is_better else -1
-    return max(methods, key=lambda method: sign * np.nan_to_num(method.scores().mean(), nan=-sign * np.inf))
+    return max(methods, key=lambda method: sign * np.nan_to_num(method.summary()["mean"], nan=-sign * np.inf))
 
 
 def verdict_on(methods: Sequence[Contender]) -> Headline:
@@ -46,14 +46,14 @@ def verdict_on(methods: Sequence[Contender]) -> Headline:
     together = collaborations(methods)
     metric = methods[0].first.task.headline_metric
     if not together:
-        score = float(methods[0].scores().mean())
+        score = methods[0].summary()["mean"]
         return Headline(
             f"Alone, the clients reach {metric.amount(score)} on average",
             ("Only Local training is shown here. Add a run of another method to see whether working together pays.",),
             "unknown",
         )
     winner = best(together)
-    score = float(winner.scores().mean())
+    score = winner.summary()["mean"]
     if alone is None:
         return Headline(
             f"{winner.label} reaches {metric.amount(score)} on average",
@@ -84,7 +84,7 @@ def _judged(winner: Contender, alone: Contender, differences: np.ndarray, candid
         "costs": f"Working together does not pay here: {tally}",
         "unclear": f"Working together makes no clear difference here: {tally}",
     }[verdict]
-    own, theirs = float(alone.scores().mean()), float(winner.scores().mean())
+    own, theirs = alone.summary()["mean"], winner.summary()["mean"]
     smaller = "" if metric.larger_is_better else f" ({metric.better})"
     sentences = [
         f"With {winner.label} the mean test {metric.label}{smaller} is {metric.amount(theirs)}; alone it is {metric.amount(own)}. "

@@ -63,9 +63,13 @@ class Contender:
         return np.array([run.summary(when)["mean"] for run in self.runs])
 
     def summary(self, when: str = "deployed") -> dict[str, float]:
-        """Mean, spread, best and worst 5 % over clients, and the mean over samples: each the mean over runs."""
+        """Mean, spread, best and worst 5 % over clients, and the mean over samples: each the mean over runs.
+
+        A run in which nobody has a value is left out.
+        """
         found = [run.summary(when) for run in self.runs]
-        return {name: float(np.mean([entry[name] for entry in found])) for name in found[0]}
+        kept = [entry for entry in found if np.isfinite(entry["mean"])] or found
+        return {name: float(np.mean([entry[name] for entry in kept])) for name in found[0]}
 
 
 @dataclass(frozen=True)

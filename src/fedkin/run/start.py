@@ -51,7 +51,8 @@ def asked(federation: Federation, options: Options) -> Federation:
     """
     counts = federation.class_counts()
     if any(options.learning.values()):
-        federation = replace(federation, task=chosen(federation.task, **options.learning, counts=counts))
+        task = chosen(federation.task, **options.learning, counts=counts)
+        federation = federation if task == federation.task else replace(federation, task=task)
     own = federation.source.get("name", "csv") == "csv"
     if own and not options.metrics and not options.headline and (found := for_rare_class(federation.task, counts)):
         task, note = found

@@ -21,12 +21,13 @@ function lineChart(box, lines, { text, height = 320, label, log = false }) {
   root.append(svg("line", { class: "axis", x1: pad.left, x2: width - pad.right, y1: height - pad.bottom, y2: height - pad.bottom }),
     svg("text", { x: (pad.left + width - pad.right) / 2, y: height - 3, "text-anchor": "middle" }, "round"));
   for (const l of lines) if (l.band) {
-    const up = l.x.map((x, k) => [X(x), Y(l.band[1][k])]), down = l.x.map((x, k) => [X(x), Y(l.band[0][k])]).reverse();
+    const side = (end) => l.x.map((x, k) => [X(x), known(end[k]) ? Y(end[k]) : null]);
+    const up = side(l.band[1]), down = side(l.band[0]).reverse();
     root.append(svg("path", { d: path([...up, ...down]) + "Z", fill: l.colour, "fill-opacity": 0.14, class: "band" }));
   }
   for (const l of lines) {
     root.append(svg("path", { d: path(l.x.map((x, k) => [X(x), known(l.y[k]) ? Y(l.y[k]) : null])), fill: "none", stroke: l.colour, "stroke-width": 2.2, "stroke-dasharray": l.dash || null, "stroke-linejoin": "round", class: "line" }));
-    if (l.x.length === 1) root.append(svg("circle", { cx: X(l.x[0]), cy: Y(l.y[0]), r: 4, fill: l.colour }));
+    if (l.x.length === 1 && known(l.y[0])) root.append(svg("circle", { cx: X(l.x[0]), cy: Y(l.y[0]), r: 4, fill: l.colour }));
   }
   const cursor = svg("line", { class: "axis", y1: pad.top, y2: height - pad.bottom, visibility: "hidden" });
   root.append(cursor);
