@@ -8,7 +8,7 @@ A settings file has the sections of a run's own config.toml, so that `fedkin run
     [algorithm]         name, and the method's parameters
     [algorithms.NAME]   parameters of one of several methods (`fedkin compare`)
     [graph]             name ("knn:5") or file
-    [run]               rounds, seed, seeds, fraction, eval_every, …
+    [run]               rounds, seed, seeds, fraction, eval_every, …; loss, class_weight, metrics, headline
 
 Where only the name matters a string will do: `model = "mlp"`. Flags are one more layer on top of the file.
 """

@@ -95,6 +95,19 @@ def agree(name: str, model: str, dtype: str, federation: Federation, tmp_path: P
     same_metrics(there, mine, 10 * tolerance)
 
 
+def test_loss_and_metrics_reach_the_sites(federation: Federation, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"loss": "focal:1", "class_weight": [1.0, 4.0, 2.0], "metrics": ["auroc", "brier"]}
+    line = sites.LoopLine(sites.write_sites(federation, tmp_path, GROUPS))
+    there = train_sites(line, plan(tmp_path, "fedavg", "mlp:6", **asked), tmp_path / "result")
+    order = [k for group in GROUPS for k in group]
+    mine, plain = (here("fedavg", federation.take(order), model="mlp:6", **more) for more in (asked, {}))
+    assert there.task == mine.task
+    assert there.metric == "test_auroc"
+    assert np.allclose(there.rows, mine.rows, rtol=0, atol=1e-9)
+    assert not np.allclose(there.rows, plain.rows, rtol=0, atol=1e-3)
+    same_metrics(there, mine)
+
+
 def same_metrics(one: Any, other: Any, tolerance: float = 1e-8) -> None:
     for when, table in one.metrics.items():
         for key, values in table.items():

@@ -78,6 +78,14 @@ def test_same_numbers_for_every_method(name: str, model: str, dtype: str) -> Non
     agree(name, model, dtype, cohort=4)
 
 
+def test_loss_and_metrics_reach_the_actors() -> None:
+    asked: dict[str, Any] = {"loss": "focal:1", "class_weight": "balanced", "metrics": ["brier"]}
+    agree("fedavg", "mlp:6", "float64", **asked)
+    there = contract.run("fedavg", contract.make_federation(), engine="ray", workers=2, model="mlp:6", **asked)
+    assert there.metric == "test_brier"
+    assert np.isfinite(there.summary()["mean"])
+
+
 @pytest.fixture(scope="module")
 def clients(_cluster: None) -> Iterator[Any]:
     """Six clients in two actors, ready to be asked."""

@@ -80,3 +80,20 @@ def test_where_seeds_draw_the_data_the_clients_of_every_draw_are_counted(scored)
     entry = line(methods[1], methods[0])
     assert (entry.gained, entry.lost, entry.same, entry.counted) == (13, 2, 1, 16)
     assert np.allclose(client_gains(methods[1], methods[0]), 0.1), "client by client, the first draw is shown"
+
+
+def test_clients_and_runs_without_a_value_are_left_out_and_counted(scored):
+    nobody, some = np.full(8, np.nan), np.array([np.nan, np.nan, *np.full(6, 0.75)])
+    runs = [scored("fedavg", some, 0, "one draw"), scored("fedavg", nobody, 1, "another")]
+    alone = [scored("local", some - 0.25, 0, "one draw"), scored("local", nobody, 1, "another")]
+    local, fedavg = group([*alone, *runs])
+    found = line(fedavg, local)
+    assert (found.valued, found.clients) == (6, 16)
+    assert found.deployed["mean"] == pytest.approx(0.75)
+    assert (found.gained, found.lost, found.counted) == (6, 0, 6)
+
+
+def test_runs_with_different_headlines_are_refused(runs):
+    task = replace(runs[1].task, metrics=("auroc",), headline="auroc")
+    with pytest.raises(FedkinError, match="judged by auroc, Local by accuracy"):
+        group([runs[0], replace(runs[1], task=task)])

@@ -260,6 +260,36 @@ def test_counts_are_predicted_by_their_rate() -> None:
         Federation.from_arrays({"a": (np.zeros((4, 2)), np.array([0.5, 1, 2, 3]))}, task="counts")
 
 
+def few(positives: int, **about: Any) -> Federation:
+    rng = np.random.default_rng(0)
+    y = np.arange(100) < positives
+    return Federation.from_arrays({f"site-{k}": (rng.normal(size=(100, 2)), y.astype(int)) for k in range(3)}, **about)
+
+
+def test_a_rare_class_of_ones_own_data_makes_auroc_the_headline() -> None:
+    result = fedkin.train(few(4), "mlr", rounds=1)
+    assert result.task.metrics == ("auroc", "accuracy")
+    assert result.metric == "test_auroc"
+    assert any("class 1, so the headline is AUROC" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("federation", "options"),
+    [
+        (few(20), {}),
+        (few(4), {"metrics": ["accuracy"]}),
+        (few(4), {"headline": "f1"}),
+        (few(4, source={"name": "a set of a paper"}), {}),
+        (few(4, classes=[0, 1, 2]), {}),
+    ],
+    ids=["a fifth", "metrics named", "headline named", "a named set", "three classes"],
+)
+def test_other_data_keep_their_headline(federation: Federation, options: dict[str, Any]) -> None:
+    result = fedkin.train(federation, "mlr", rounds=1, **options)
+    assert result.task.headline == options.get("headline", "accuracy")
+    assert not any("AUROC" in note for note in result.notes)
+
+
 @pytest.mark.parametrize("kind", ["ordinal", "survival"])
 def test_kinds_fedkin_does_not_know_are_refused_with_what_to_do(kind: Any) -> None:
     with pytest.raises(FedkinError, match=f"task '{kind}' is not supported; take task="):

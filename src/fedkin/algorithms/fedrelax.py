@@ -91,7 +91,7 @@ class FedRelax(Algorithm):
         return estimators.of(model, names, task, dtype)
 
     def check(self, setting: Setting) -> None:
-        if not setting.task.plain_loss or setting.task.kind == "multilabel":
+        if not setting.task.usual:
             raise FedkinError(
                 "fedrelax fits models of any kind by cross entropy or squared error; drop loss, class_weight and "
                 "label_smoothing, or take another method"

@@ -113,7 +113,7 @@ class FedSKA(FedAvg):
                 f"fedska: granularity = {self.granularity!r} needs the loss of a mixed part, which only plain cross entropy, "
                 "bce and mse have; drop loss, class_weight and label_smoothing, or use 'aligned'"
             )
-        if self.granularity == "class" and setting.task.kind != "classification":
+        if self.granularity == "class" and not setting.task.one_label:
             raise FedkinError("fedska: granularity = 'class' needs a classification task; use 'client' or 'aligned'")
         if self.granularity == "aligned" and len(set(setting.sizes.tolist())) > 1:
             few, many = int(np.argmin(setting.sizes)), int(np.argmax(setting.sizes))

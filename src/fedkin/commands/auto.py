@@ -123,15 +123,19 @@ def finish(result: Result, folder: Path, json: Path | None) -> None:
     from fedkin.commands import show
     from fedkin.files import write_json
     from fedkin.result.records import run_record
+    from fedkin.result.summary import coverage
     from fedkin.result.verdict import sentence
 
+    metric = result.task.headline_metric
     screen = show.console()
     screen.print(clients_table(result, screen.width))
     screen.print(sentence(result), highlight=False)
     show.say(
-        f"alone, together: {result.task.metric} on test samples",
+        f"alone, together: {metric.heading} on test samples, {metric.better}",
         "gain: expected, in loss per sample, with its 95 % interval; from training samples alone",
     )
+    if missing := coverage(metric.label, result.valued, len(result.names)):
+        show.say(missing)
     if len(result.names) > MOST:
         show.say(f"{MOST} of {len(result.names)} clients are shown; fedkin report {folder} shows all")
     for note in result.notes:
@@ -148,7 +152,7 @@ def clients_table(result: Result, width: int) -> Table:
     from fedkin.commands import show
     from fedkin.result.verdict import combination, gain_text, kin_of
 
-    metric, between = result.task.metric, ", " if width >= WIDE else "\n"
+    metric, between = result.task.headline_metric, ", " if width >= WIDE else "\n"
     table = show.table("client", "n", "alone", "together", "gain", "model", "kin")
     for column in table.columns[5:]:
         column.justify, column.no_wrap, column.overflow, column.min_width = "left", False, "fold", 13
@@ -158,8 +162,8 @@ def clients_table(result: Result, width: int) -> Table:
         table.add_row(
             name,
             str(int(result.sizes[k])),
-            show.metric_text(result.facts["alone"][result.metric][k], metric),
-            show.metric_text(result.metrics["deployed"][result.metric][k], metric),
+            metric.number(result.facts["alone"][result.metric][k]),
+            metric.number(result.metrics["deployed"][result.metric][k]),
             gain_text(told),
             between.join(combination(told, most=2)),
             between.join(kin_of(result, k, most=2)),

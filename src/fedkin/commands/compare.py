@@ -15,6 +15,7 @@ from fedkin.commands.run import INTERRUPTED
 if TYPE_CHECKING:
     from fedkin.comparison import Comparison
     from fedkin.config import Experiment
+    from fedkin.result.contenders import Standing
     from fedkin.run.callbacks import Callback
 
 
@@ -176,6 +177,11 @@ class Bars:
         for name, bar in self.bars.items():
             done = sum(result.facts["rounds"] for result in comparison.results if result.algorithm == name)
             line = next((line for line in comparison.lines if line.algorithm == name), None)
-            news = "does not fit" if line is None else f"{line.metric} {line.deployed['mean']:.4f}"
+            news = "does not fit" if line is None else _news(comparison, line)
             self.progress.update(bar, completed=done, news=news)
             self.progress.stop_task(bar)
+
+
+def _news(comparison: Comparison, line: Standing) -> str:
+    metric = comparison.results[0].task.headline_metric
+    return f"{metric.label} {metric.amount(line.deployed['mean'])}"

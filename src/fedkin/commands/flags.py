@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-DATA, METHOD, RUN, OUTPUT = "Data", "Method", "Run", "Output"
+DATA, METHOD, LEARNING, RUN, OUTPUT = "Data", "Method", "Loss and metrics", "Run", "Output"
 
 
 def _writable(path: Path | None) -> Path | None:
@@ -59,6 +59,24 @@ Assign = Annotated[
         "--set", help="a parameter, for example lr=0.1 or fedprox.mu=1 (repeatable)", panel=METHOD, metavar="KEY=VALUE"
     ),
 ]
+Loss = Annotated[
+    str | None,
+    option("--loss", help="what is minimised: focal:2, mae, huber:1, quantile:0.9, poisson, …", panel=LEARNING),
+]
+ClassWeight = Annotated[
+    str | None,
+    option("--class-weight", help="balanced, one per class (1,5), or by label (died=5)", panel=LEARNING),
+]
+LabelSmoothing = Annotated[
+    float | None, option("--label-smoothing", help="share of a label spread over all classes", panel=LEARNING)
+]
+Metric = Annotated[
+    list[str] | None,
+    option("--metric", help="auroc, f1, brier, mae, … (repeatable, or separated by commas)", panel=LEARNING),
+]
+Headline = Annotated[
+    str | None, option("--headline", help="the metric that tables speak of (default: the first)", panel=LEARNING)
+]
 Rounds = Annotated[int | None, option("--rounds", help="rounds to train (default: 50)", panel=RUN)]
 Fraction = Annotated[float | None, option("--fraction", help="share of clients per round (default: 1.0)", panel=RUN)]
 Seed = Annotated[int | None, option("--seed", help="seed of all random numbers (default: 0)", panel=RUN)]
@@ -96,6 +114,11 @@ SETTINGS: dict[str, Any] = {
     "model": Model,
     "graph": Graph,
     "assign": Assign,
+    "loss": Loss,
+    "class_weight": ClassWeight,
+    "label_smoothing": LabelSmoothing,
+    "metric": Metric,
+    "headline": Headline,
     "rounds": Rounds,
     "fraction": Fraction,
     "seed": Seed,
@@ -124,6 +147,23 @@ def take_settings(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
+def class_weight(text: str) -> str | list[float] | dict[str, float]:
+    """What --class-weight says.
+
+    >>> class_weight("balanced"), class_weight("1,5"), class_weight("died=5, moved=2")
+    ('balanced', [1.0, 5.0], {'died': 5.0, 'moved': 2.0})
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        if all("=" in part for part in parts):
+            pairs = (part.rpartition("=") for part in parts)
+            return {label.strip(): float(weight) for label, _, weight in pairs}
+        return text if parts == [text] and text.isalpha() else [float(part) for part in parts]
+    except ValueError:
+        wanted = "balanced, one number per class (1,5), or label=number (died=5)"
+        raise typer.BadParameter(f"--class-weight {text!r} is none of: {wanted}") from None
+
+
 def layer(**given: Any) -> dict[str, dict[str, Any]]:
     """Flags as a layer of settings; those that were not given leave no trace."""
     data = {key: given.get(key) for key in ("clients", "partition", "client", "target")}
@@ -133,6 +173,11 @@ def layer(**given: Any) -> dict[str, dict[str, Any]]:
             raise typer.BadParameter("use --data or --csv, not both")
         data |= {"name": "csv", "path": str(given["csv"].expanduser().absolute())}
     run = {key: given.get(key) for key in ("rounds", "fraction", "seed", "seeds", "eval_every", "dtype", "engine")}
+    run |= {key: given.get(key) for key in ("loss", "label_smoothing", "headline")}
+    if given.get("class_weight") is not None:
+        run["class_weight"] = class_weight(given["class_weight"])
+    if given.get("metric"):
+        run["metrics"] = [name.strip() for text in given["metric"] for name in text.split(",") if name.strip()]
     if given.get("rows_file") is not None:
         run |= {"rows_file": str(given["rows_file"].expanduser().absolute())}
     if given.get("ray_address") is not None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedkin.config import Experiment
     from fedkin.federation import Federation
     from fedkin.result import Result
+    from fedkin.task import Task
 
 INTERRUPTED = 130
 
@@ -180,6 +181,17 @@ def _path(federation: Federation, model: str, method: Algorithm, dtype: str) -> 
     return f"local training: {choice.name} kernel ({choice.reason}){together}"
 
 
+def _learning(task: Task) -> dict[str, Any]:
+    """What will be minimised and how it will be judged, as resolved for this task."""
+    return {
+        "loss": task.loss,
+        "class_weight": None if task.class_weight is None else ", ".join(f"{w:.3g}" for w in task.class_weight),
+        "label_smoothing": task.label_smoothing or None,
+        "metrics": ", ".join(task.metrics),
+        "headline": f"{task.headline} ({task.headline_metric.better})",
+    }
+
+
 def _explain(
     settings: Experiment, federation: Federation, layers: Mapping[str, Any], assignments: Mapping[str, Any]
 ) -> None:
@@ -187,6 +199,7 @@ def _explain(
     from fedkin.commands import show
     from fedkin.commands.algorithms import reference
     from fedkin.config import origins
+    from fedkin.run import asked
 
     screen = show.console()
     (name, method), options = next(iter(settings.algorithms.items())), settings.options[0]
@@ -207,7 +220,8 @@ def _explain(
         None if method.default_graph() is None else "the data's own" if federation.graph else method.default_graph()
     )
     add("graph", {"name": graph}, origins(layers, "graph"))
-    add("run", options.model_dump(), origins(layers, "run"))
+    federation = asked(federation, options)
+    add("run", {**options.model_dump(), **_learning(federation.task)}, origins(layers, "run"))
     screen.print(found)
     screen.print(_path(federation, settings.model, method, options.dtype), highlight=False)
     for note in federation.notes:

@@ -60,42 +60,36 @@ def facts(rows: dict[str, Any]) -> Table:
     return made
 
 
-def metric_text(value: float | None, metric: str) -> str:
-    """A metric as people read it: accuracies in per cent."""
-    if value is None or value != value:
-        return "–"
-    return f"{100 * value:.1f}" if metric == "accuracy" else f"{value:.4g}"
-
-
-def heading(metric: str) -> str:
-    return "accuracy %" if metric == "accuracy" else metric
-
-
 def comparison_table(comparison: Comparison) -> Table:
     """Per method, averaged over seeds: the headline metric over clients, its tails, gains, pre and post, cost."""
     from fedkin.reports.wording import human_bytes
+    from fedkin.result.summary import coverage
 
     lines = comparison.lines
     metric, seeds, counted = (
-        lines[0].metric,
+        comparison.results[0].task.headline_metric,
         max(len(line.seeds) for line in lines),
         max(line.counted for line in lines),
     )
     clients = len(comparison.results[0].names)
-    caption = f"{heading(metric)} of the models {clients} clients would deploy, on their own test samples: mean ± std over clients"
+    caption = f"{metric.heading} of the models {clients} clients would deploy, on their own test samples: mean ± std over clients"
     if seeds > 1:
         caption += f"; all numbers are means over {seeds} seeds, '± seeds' is the std of the mean over seeds"
     averaged = ", averaged over seeds" if seeds > 1 else ""
-    drawn = f" ({clients} in each of {counted // clients} draws of the data)" if counted > clients else ""
+    draws = lines[0].clients // clients
+    drawn = f" in {draws} draws of the data" if draws > 1 else ""
     caption += (
         f".\ngained/lost: clients that do better/worse than when training alone (local){averaged}, of {counted}{drawn}."
     )
-    caption += "\npre/post: before/after local training."
+    caption += f"\n{metric.better}; pre/post: before/after local training."
+    fewest = min(lines, key=lambda line: line.valued)
+    if missing := coverage(metric.label, fewest.valued, fewest.clients):
+        caption += f"\n{missing}."
     if any(line.algorithm not in comparison.listed for line in lines):
         caption += "\n* local was not asked for; it is run for the gains."
     columns = [
         "method",
-        heading(metric),
+        metric.heading,
         "± seeds",
         "best 5 %",
         "worst 5 %",
@@ -110,13 +104,13 @@ def comparison_table(comparison: Comparison) -> Table:
         own = line.deployed
         cells = [
             line.algorithm + ("" if line.algorithm in comparison.listed else " *"),
-            f"{metric_text(own['mean'], metric)} ± {metric_text(own['std'], metric)}",
-            metric_text(line.seed_std, metric),
-            metric_text(own["best5"], metric),
-            metric_text(own["worst5"], metric),
+            f"{metric.number(own['mean'])} ± {metric.number(own['std'])}",
+            metric.number(line.seed_std),
+            metric.number(own["best5"]),
+            metric.number(own["worst5"]),
             "–" if line.is_alone else f"{line.gained} / {line.lost}",
-            metric_text(line.pre["mean"], metric),
-            metric_text(line.post["mean"], metric),
+            metric.number(line.pre["mean"]),
+            metric.number(line.post["mean"]),
             human_bytes(line.bytes),
             f"{line.seconds:.1f}",
         ]
@@ -126,19 +120,23 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def result_tables(result: Result, most: int = 20) -> Iterator[Table]:
     """A run: the summary over clients and, for up to `most` clients, one line each."""
-    metric = result.task.metric
-    summary = table(heading(metric), "mean", "std", "best 5 %", "worst 5 %", "over samples")
+    from fedkin.result.summary import coverage
+
+    metric = result.task.headline_metric
+    missing = coverage(metric.label, result.valued, len(result.names))
+    caption = metric.better + (f"; {missing}" if missing else "")
+    summary = table(metric.heading, "mean", "std", "best 5 %", "worst 5 %", "over samples", caption=caption)
     for when in ("pre", "post", "deployed"):
         own = result.summary(when)
         parts = ("mean", "std", "best5", "worst5", "weighted")
-        summary.add_row(when, *(metric_text(own[part], metric) for part in parts))
+        summary.add_row(when, *(metric.number(own[part]) for part in parts))
     yield summary
     if len(result.names) > most:
         return
     share = result.influence
     each = table("client", "samples", "pre", "post", "deploys", *(["own share"] if share is not None else []))
     for k, name in enumerate(result.names):
-        values = [metric_text(result.metrics[when][result.metric][k], metric) for when in ("pre", "post")]
+        values = [metric.number(result.metrics[when][result.metric][k]) for when in ("pre", "post")]
         shaped = [] if share is None else [f"{100 * share[k, k]:.0f} %"]
         each.add_row(name, str(result.sizes[k]), *values, result.choice[k], *shaped)
     yield each

@@ -20,7 +20,7 @@ from fedkin.models import ModelLike
 from fedkin.portfolio.contender import Auto
 from fedkin.result import Result, records
 from fedkin.result.contenders import ALONE, Contender, Standing, find_alone, line
-from fedkin.run import Callback, Options, Run, make_options, prepare
+from fedkin.run import Callback, Options, Run, asked, make_options, prepare
 
 Watch = Callable[[str, int], Sequence[Callback]]
 """Callbacks for the run of an algorithm (its name) with a seed."""
@@ -158,7 +158,7 @@ def train_all(
     skipped: dict[str, str] = {}
     failed: list[dict[str, Any]] = []
     for chosen in options:
-        clients = federation if isinstance(federation, Federation) else federation(chosen.seed)
+        clients = asked(federation if isinstance(federation, Federation) else federation(chosen.seed), chosen)
         fitness = Fitness(clients, model, chosen, graph)
         if chosen is options[0]:
             folders = {entrant.name: _folder(out, entrant, chosen) for entrant in entrants}

@@ -205,7 +205,7 @@ def part_targets(shard: Shard, ids: np.ndarray, granularity: Granularity) -> tup
     """
     samples, classes = shard.train, shard.task.outputs
     own = [samples.of(int(k))[1] for k in ids]
-    if shard.task.kind == "classification":
+    if shard.task.one_label:
         own = [functional.one_hot(y, classes).to(shard.spec.dtype) for y in own]
     mean = torch.stack([y.to(shard.spec.dtype).mean(dim=0) for y in own])
     if granularity == "client":

@@ -219,7 +219,7 @@ class seeded:
 def per_sample(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """Those of a task's metrics that are means over samples, for many clients' samples at once, each (n,)."""
     found: dict[str, Tensor] = {}
-    if "accuracy" in task.metrics and task.kind == "classification":
+    if "accuracy" in task.metrics and task.one_label:
         found["accuracy"] = (outputs.argmax(dim=1) == targets).to(outputs.dtype)
     if "mse" in task.metrics and task.loss == "mse":
         found["mse"] = mse(outputs, targets)

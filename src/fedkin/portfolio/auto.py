@@ -27,7 +27,7 @@ from fedkin.portfolio.together import Folds
 from fedkin.portfolio.weights import Weighed, weigh
 from fedkin.result import History, Result
 from fedkin.result.combined import CombinedModels, Parts
-from fedkin.run import make_options, prepare
+from fedkin.run import asked, make_options, prepare
 from fedkin.run.deployed import per_client_metrics
 from fedkin.streams import Streams
 
@@ -68,6 +68,12 @@ def auto(
     training = {"steps": 10, "batch_size": 32, **{k: v for k, v in options.items() if k in Sgd.model_fields}}
     rest = {key: value for key, value in options.items() if key not in Sgd.model_fields}
     chosen = make_options(rounds=rounds, seed=seed, **rest)
+    federation = asked(federation, chosen)
+    if not federation.task.usual:
+        raise FedkinError(
+            "auto combines models by the default loss of classification and regression; drop loss, class_weight and "
+            "label_smoothing, or train one method: fedkin.train"
+        )
     clients = whole(federation)
     spec = ModelSpec.of(model, federation.task, getattr(torch, chosen.dtype))
     plan = EFFORTS[effort]
@@ -97,7 +103,7 @@ def auto(
     record |= {"seconds": facts["seconds"], "evaluation_seconds": 0.0, "bytes": traffic[0], "messages": traffic[1]}
     result = replace(
         alone,
-        models=CombinedModels(federation.names, parts, spec, federation.task.kind == "classification"),
+        models=CombinedModels(federation.names, parts, spec, federation.task.one_label),
         choice=tuple("alone" if kept else "together" for kept in kept_alone),
         metrics={"pre": metrics, "post": metrics, "deployed": metrics},
         history=History(federation.names, [record]),
@@ -157,7 +163,7 @@ class _Work:
                 Setting(self.federation.names, view.sizes, self.federation.task, self.spec, streams, rounds=self.rounds)
                 for view in folds.views
             )
-            classes = self.federation.task.kind == "classification"
+            classes = self.federation.task.one_label
             rate = self.training.get("lr") or self._rate(folds, settings)
             training = {**self.training, "lr": rate}
             members = train_all(folds, settings, self.effort, training, self.rounds, self.watch)

@@ -83,7 +83,7 @@ def gather_task(shard: Shard, request: Request) -> dict[str, Tensor]:
         own = shard.validation.of(int(request.ids[place]))[1]
         kept[place, : len(own)] = value.transpose(0, 1)
         targets[place, : len(own)] = own
-        effective[place] = _effective(own, shard.task.kind == "classification")
+        effective[place] = _effective(own, shard.task.one_label)
     real = torch.arange(longest)[None, :] < torch.from_numpy(sizes)[:, None]
     sound = torch.isfinite(models).all(dim=2) & torch.isfinite(kept).flatten(3).all(dim=3).all(dim=1)
     group = (torch.arange(longest) % groups).expand(len(request.ids), -1)
@@ -149,7 +149,7 @@ def gains_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     evidence: Evidence = shard.objects["evidence"]
     weights = request.per_client["weights"].double()
     own = weights.gather(1, evidence.group[:, :, None].expand(-1, -1, weights.shape[2]))  # (k, n, M)
-    if shard.task.kind == "classification":
+    if shard.task.one_label:
         logs = evidence.log_likelihood(request.shared["temperatures"])
         together = -(logs.exp() * own).sum(dim=2).clamp(min=1e-300).log()
         alone = -logs[:, :, 0]

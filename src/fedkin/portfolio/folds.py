@@ -47,7 +47,7 @@ def assign(federation: Federation, k: int, count: int, seed: int) -> np.ndarray:
     if federation.task.forecast is not None or federation.task.tokens:  # neighbours in time are alike
         return np.arange(n) * min(count, n) // n
     order = Streams(seed).generator("folds", federation.names[k]).permutation(n)
-    if federation.task.kind == "classification":
+    if federation.task.one_label:
         order = order[np.argsort(y[order], kind="stable")]
     place = np.empty(n, dtype=np.int64)
     place[order] = np.arange(n) % count

@@ -26,7 +26,7 @@ from fedkin.portfolio.together import Folds
 from fedkin.portfolio.weights import Prior, weigh
 from fedkin.result import History, Result
 from fedkin.result.combined import CombinedModels
-from fedkin.run import make_options, prepare
+from fedkin.run import asked, make_options, prepare
 from fedkin.streams import Streams
 
 PEERS = 200
@@ -49,7 +49,9 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
     if named == "custom":
         raise FedkinError("the run was trained with a model of your own; pass it: join(federation, model=…)")
     training = {key: value for key, value in config["algorithm"].items() if key in Sgd.model_fields}
-    chosen = make_options(**{**config["run"], **({} if seed is None else {"seed": seed})})
+    judged_as = {"metrics": result.task.metrics, "headline": result.task.headline}
+    chosen = make_options(**{**config["run"], **judged_as, **({} if seed is None else {"seed": seed})})
+    federation = asked(federation, chosen)
     newcomers = whole(federation)
     spec = ModelSpec.of(named, federation.task, result.extras["start_kin"].dtype)
     effort = EFFORTS[str(config["algorithm"]["effort"])]
@@ -75,7 +77,7 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
                 members[f"{name}+{steps}"], done = now, steps
         prior = _prior(result, list(members))
         models = torch.stack([member.rows for member in members.values()], dim=2)
-        classes = federation.task.kind == "classification"
+        classes = federation.task.one_label
         weighed = weigh(clients, models, classes, groups=1 if used > 1 else 2, known=prior)
         traffic = clients.traffic
     finally:

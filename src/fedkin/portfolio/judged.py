@@ -16,7 +16,7 @@ JUDGE = f"{__name__}:judge"
 @client_task("judge")
 def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Test metrics of combined models: shared "rows" (U, B); per_client "index", "weights", "temperatures" (k, P)."""
-    classes = shard.task.kind == "classification"
+    classes = shard.task.one_label
     rows = request.shared["rows"].to(shard.spec.dtype)
     found: dict[str, Tensor] = {}
     sizes = shard.test.sizes[request.ids]

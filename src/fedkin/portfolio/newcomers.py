@@ -33,7 +33,7 @@ def read_newcomers(
         raise FedkinError(f"{path}: a row has no {client} or no {target}; fill it in or drop the row")
     x = inputs_of(result, frame.drop(columns=[client, target]) if not result.facts.get("inputs") else frame)
     y = frame[target].to_numpy()
-    if result.task.kind == "classification":
+    if result.task.one_label:
         codes = {str(label): label for label in result.task.classes}
         strange = [value for value in y if str(value) not in codes]
         if strange:
@@ -42,5 +42,5 @@ def read_newcomers(
         y = np.array(y.tolist())
     names = frame[client].astype(str).str.strip().to_numpy()
     clients = {name: (x[names == name], y[names == name]) for name in dict.fromkeys(names)}
-    classes = list(result.task.classes) if result.task.kind == "classification" else None
+    classes = list(result.task.classes) if result.task.one_label else None
     return Federation.from_arrays(clients, task=result.task.kind, classes=classes, test_fraction=test_fraction)

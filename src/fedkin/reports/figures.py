@@ -26,7 +26,7 @@ def federation_figure(federation: Federation, ax: Axes | None = None) -> Axes:
     """Who holds what: training samples of each client, stacked by class; plain bars for regression."""
     ax = _axes(ax, (max(5.0, min(14.0, 0.22 * len(federation) + 2)), 3.6))
     place = np.arange(len(federation))
-    if federation.task.kind == "classification":
+    if federation.task.one_label:
         counts, base = federation.label_counts(), np.zeros(len(federation))
         colours = categories(len(federation.task.classes))
         for code, label in enumerate(federation.task.classes):
@@ -91,7 +91,9 @@ class ResultPlots:
         if colour == "cluster":
             found, _ = clusters(result)
             return draw(result.graph, ax, np.array(categories(int(found.max()) + 1))[found], seed)
-        values = np.array(result.metrics["deployed"][result.metric]) if alone is None else self._gain(alone)
+        values = (
+            np.array(result.metrics["deployed"][result.metric], dtype=float) if alone is None else self._gain(alone)
+        )
         most = max(float(np.nanmax(np.abs(values))), 1e-12)
         low, high = (-most, most) if colour == "gain" else (float(np.nanmin(values)), float(np.nanmax(values)))
         return self._coloured(ax, values, blue_orange() if colour == "gain" else "viridis", low, high, seed)
@@ -112,8 +114,8 @@ class ResultPlots:
         if set(alone.names) != set(result.names):
             raise FedkinError(f"{alone.title} and {result.title} were trained on different clients")
         rows = [alone.names.index(name) for name in result.names]
-        base = np.array(alone.metrics["deployed"][result.metric])[rows]
-        gain = np.array(result.metrics["deployed"][result.metric]) - base
+        base = np.array(alone.metrics["deployed"][result.metric], dtype=float)[rows]
+        gain = np.array(result.metrics["deployed"][result.metric], dtype=float) - base
         return gain if result.task.larger_is_better else -gain
 
     def gains(self, alone: Result, ax: Axes | None = None) -> Axes:
@@ -130,7 +132,7 @@ class ResultPlots:
             ax.set_ylabel(f"gain in {label}")
         else:
             ax = _axes(ax, (5.6, max(2.0, 0.2 * len(order) + 1)))
-            end = np.array(result.metrics["deployed"][result.metric])[order]
+            end = np.array(result.metrics["deployed"][result.metric], dtype=float)[order]
             start = end - (gain if result.task.larger_is_better else -gain)[order]
             place = np.arange(len(order))
             ax.hlines(place, start, end, color=colour, alpha=0.5, linewidth=2.2)

@@ -8,10 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedkin.reports.wording import amount, difference
 from fedkin.result.contenders import Contender, all_gains, client_gains, find_alone, interval
 from fedkin.result.summary import gains
-from fedkin.task import Task
+from fedkin.task.metrics import Metric
 
 Verdict = Literal["pays", "unclear", "costs", "unknown"]
 
@@ -38,26 +37,26 @@ def collaborations(methods: Sequence[Contender]) -> list[Contender]:
 def best(methods: Sequence[Contender]) -> Contender:
     """The method whose clients fare best on average, as deployed."""
     sign = 1 if methods[0].first.task.larger_is_better else -1
-    return max(methods, key=lambda method: sign * np.nan_to_num(method.scores().mean(), nan=-sign * np.inf))
+    return max(methods, key=lambda method: sign * np.nan_to_num(method.summary()["mean"], nan=-sign * np.inf))
 
 
 def verdict_on(methods: Sequence[Contender]) -> Headline:
     """What the runs say, claiming no more than they show."""
     alone = find_alone(methods)
     together = collaborations(methods)
-    task = methods[0].first.task
+    metric = methods[0].first.task.headline_metric
     if not together:
-        score = float(methods[0].scores().mean())
+        score = methods[0].summary()["mean"]
         return Headline(
-            f"Alone, the clients reach {amount(score, task)} on average",
+            f"Alone, the clients reach {metric.amount(score)} on average",
             ("Only Local training is shown here. Add a run of another method to see whether working together pays.",),
             "unknown",
         )
     winner = best(together)
-    score = float(winner.scores().mean())
+    score = winner.summary()["mean"]
     if alone is None:
         return Headline(
-            f"{winner.label} reaches {amount(score, task)} on average",
+            f"{winner.label} reaches {metric.amount(score)} on average",
             (
                 _extremes(winner),
                 "Whether working together pays cannot be said: add a run of Local training to compare.",
@@ -67,7 +66,7 @@ def verdict_on(methods: Sequence[Contender]) -> Headline:
     differences = all_gains(winner, alone)
     if not np.isfinite(differences).any():
         return Headline(
-            f"{winner.label} reaches {amount(score, task)} on average",
+            f"{winner.label} reaches {metric.amount(score)} on average",
             ("The run of Local training is on other data, so gains cannot be computed.",),
             "unknown",
         )
@@ -75,27 +74,28 @@ def verdict_on(methods: Sequence[Contender]) -> Headline:
 
 
 def _judged(winner: Contender, alone: Contender, differences: np.ndarray, candidates: int) -> Headline:
-    task, names = winner.first.task, winner.first.names
+    metric, names = winner.first.task.headline_metric, winner.first.names
     mean, low, high = interval(differences, candidates)
     counts = gains(differences, np.zeros_like(differences))
     verdict: Verdict = "pays" if low > 0 else "costs" if high < 0 else "unclear"
-    tally = f"{counts['gained']} of {len(differences)} clients gain, {counts['lost']} lose"
+    tally = f"{counts['gained']} of {sum(counts.values())} clients gain, {counts['lost']} lose"
     title = {
         "pays": f"Working together pays here: {tally}",
         "costs": f"Working together does not pay here: {tally}",
         "unclear": f"Working together makes no clear difference here: {tally}",
     }[verdict]
-    own, theirs = float(alone.scores().mean()), float(winner.scores().mean())
+    own, theirs = alone.summary()["mean"], winner.summary()["mean"]
+    smaller = "" if metric.larger_is_better else f" ({metric.better})"
     sentences = [
-        f"With {winner.label} the mean test {task.metric} is {amount(theirs, task)}; alone it is {amount(own, task)}. "
-        f"A client gains {difference(mean, task)} on average{_range(low, high, task, candidates)}."
+        f"With {winner.label} the mean test {metric.label}{smaller} is {metric.amount(theirs)}; alone it is {metric.amount(own)}. "
+        f"A client gains {metric.difference(mean)} on average{_range(low, high, metric, candidates)}."
     ]
     if len(winner.draws) > 1:
         sentences.append(
             f"Every seed draws the data anew, so the clients of all {len(winner.draws)} draws are counted: "
-            f"{len(differences)}."
+            f"{sum(counts.values())}."
         )
-    sentences += _ends(client_gains(winner, alone), names, task)
+    sentences += _ends(client_gains(winner, alone), names, metric)
     if candidates > 1:
         sentences.append(
             f"{winner.label} is the best of {candidates} methods on the test samples it is judged by: expect a little "
@@ -104,24 +104,22 @@ def _judged(winner: Contender, alone: Contender, differences: np.ndarray, candid
     return Headline(title, tuple(sentences), verdict)
 
 
-def _ends(differences: np.ndarray, names: Sequence[str], task: Task) -> list[str]:
+def _ends(differences: np.ndarray, names: Sequence[str], metric: Metric) -> list[str]:
     """Who gains most and who loses most, of the clients of the first draw."""
     low, high = (int(find(np.nan_to_num(differences))) for find in (np.argmin, np.argmax))
-    ends = [f"{names[high]} gains most ({difference(differences[high], task)})"] if differences[high] > 0 else []
-    ends += [f"{names[low]} loses most ({difference(differences[low], task)})"] if differences[low] < 0 else []
+    ends = [f"{names[high]} gains most ({metric.difference(differences[high])})"] if differences[high] > 0 else []
+    ends += [f"{names[low]} loses most ({metric.difference(differences[low])})"] if differences[low] < 0 else []
     return [", ".join(ends) + "."] if ends else []
 
 
-def _range(low: float, high: float, task: Task, candidates: int) -> str:
+def _range(low: float, high: float, metric: Metric, candidates: int) -> str:
     if not np.isfinite([low, high]).all():
         return ""
-    ends = f"{difference(low, task).removesuffix(' points')} to {difference(high, task)}"
+    ends = f"{metric.difference(low).removesuffix(' points')} to {metric.difference(high)}"
     widened = f", widened for picking the best of {candidates}" if candidates > 1 else ""
     return f" (95 % interval over clients {ends}{widened})"
 
 
 def _extremes(method: Contender) -> str:
-    task, tails = method.first.task, method.summary()
-    return (
-        f"Its best 5 % of clients reach {amount(tails['best5'], task)}, its worst 5 % {amount(tails['worst5'], task)}."
-    )
+    metric, tails = method.first.task.headline_metric, method.summary()
+    return f"Its best 5 % of clients reach {metric.amount(tails['best5'])}, its worst 5 % {metric.amount(tails['worst5'])}."

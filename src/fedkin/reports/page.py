@@ -20,9 +20,11 @@ from fedkin.files import write_atomic
 from fedkin.reports.headline import best, collaborations, verdict_on
 from fedkin.reports.payload import page_data
 from fedkin.reports.together import section, with_alone
-from fedkin.reports.wording import amount, difference, human_bytes
+from fedkin.reports.wording import human_bytes
 from fedkin.result import Result
 from fedkin.result.contenders import Contender, Standing, find_alone, group, line
+from fedkin.result.summary import coverage
+from fedkin.task.metrics import Metric
 
 SCRIPTS = ("core.js", "table.js", "curves.js", "network.js", "heatmap.js", "clients.js", "spectrum.js", "main.js")
 
@@ -81,16 +83,16 @@ def context(run: Result) -> str:
 
 def tiles(methods: Sequence[Contender]) -> str:
     """Four figures at a glance."""
-    task, alone = methods[0].first.task, find_alone(methods)
+    metric, alone = methods[0].first.task.headline_metric, find_alone(methods)
     winner = best(collaborations(methods) or methods)
     entry = line(winner, alone)
-    shown = [(f"mean test {task.metric}", amount(entry.deployed["mean"], task), winner.label)]
+    shown = [(f"mean test {metric.label}", metric.amount(entry.deployed["mean"]), winner.label)]
     if entry.gain is not None and not winner.is_alone:
-        shown.append(("gain over training alone", difference(entry.gain, task), "mean over clients"))
+        shown.append(("gain over training alone", metric.difference(entry.gain), "mean over clients"))
         counts = f"{entry.gained} · {entry.lost}", f"{entry.same} unchanged, {entry.counted} in all"
         shown.append(("clients that gain · lose", *counts))
-    best5 = f"best 5 %: {amount(entry.deployed['best5'], task)}"
-    shown.append(("worst 5 % of clients", amount(entry.deployed["worst5"], task), best5))
+    best5 = f"best 5 %: {metric.amount(entry.deployed['best5'])}"
+    shown.append(("worst 5 % of clients", metric.amount(entry.deployed["worst5"]), best5))
     shown.append(("traffic", human_bytes(entry.bytes), f"{entry.seconds:.1f} s of training"))
     return "".join(
         f'<div class="tile"><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(remark)}</small></dd></div>'
@@ -100,10 +102,10 @@ def tiles(methods: Sequence[Contender]) -> str:
 
 def html_table(methods: Sequence[Contender]) -> str:
     """The comparison table, readable without script; its heads are buttons that sort."""
-    task, alone = methods[0].first.task, find_alone(methods)
+    metric, alone = methods[0].first.task.headline_metric, find_alone(methods)
     lines = [line(method, alone) for method in methods]
     columns: list[tuple[str, str, str]] = [("label", "Contender", "method")]
-    columns += [("deployed", "Deployed", f"mean test {task.metric} of the models clients would use")]
+    columns += [("deployed", "Deployed", f"mean test {metric.label} of the models clients would use; {metric.better}")]
     columns += [("pre", "Before", "as received, before local training"), ("post", "After", "after local training")]
     columns += [
         ("worst5", "Worst 5 %", "mean over the worst clients"),
@@ -123,7 +125,7 @@ def html_table(methods: Sequence[Contender]) -> str:
         f'<span class="arrow" aria-hidden="true"></span></button></th>'
         for key, name, hint in columns
     )
-    body = "".join(_row(k, entry, [key for key, _, _ in columns], task) for k, entry in enumerate(lines))
+    body = "".join(_row(k, entry, [key for key, _, _ in columns], metric) for k, entry in enumerate(lines))
     return f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
 
 
@@ -138,7 +140,7 @@ def _values(entry: Standing) -> dict[str, Any]:
     return values | ({"gain": None, "gained": None} if entry.is_alone else {})
 
 
-def _row(k: int, entry: Standing, keys: list[str], task: Any) -> str:
+def _row(k: int, entry: Standing, keys: list[str], metric: Metric) -> str:
     cells, values = [], _values(entry)
     for key in keys:
         value: Any = values[key]
@@ -150,11 +152,11 @@ def _row(k: int, entry: Standing, keys: list[str], task: Any) -> str:
             continue
         known = isinstance(value, int | float) and np.isfinite(value)
         sort = f'data-value="{value!r}"' if known else 'data-value=""'
-        cells.append(f'<td {sort} data-key="{key}">{escape(_cell(key, value, entry, task)) if known else "–"}</td>')
+        cells.append(f'<td {sort} data-key="{key}">{escape(_cell(key, value, entry, metric)) if known else "–"}</td>')
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _cell(key: str, value: float, entry: Standing, task: Any) -> str:
+def _cell(key: str, value: float, entry: Standing, metric: Metric) -> str:
     if key == "bytes":
         return human_bytes(value)
     if key == "seconds":
@@ -162,10 +164,10 @@ def _cell(key: str, value: float, entry: Standing, task: Any) -> str:
     if key == "gained":
         return f"{value} / {entry.lost}"
     if key == "gain":
-        return difference(value, task).removesuffix(" points")
+        return metric.difference(value).removesuffix(" points")
     if key in ("std", "over_seeds"):
-        return f"{100 * value:.1f}" if task.metric == "accuracy" else f"{value:.3g}"
-    return amount(value, task)
+        return metric.number(value)
+    return metric.amount(value)
 
 
 def notes(methods: Sequence[Contender]) -> str:
@@ -177,6 +179,9 @@ def notes(methods: Sequence[Contender]) -> str:
                 found.append(
                     f"{method.label}, seed {run.config['run']['seed']}: stopped after round {run.facts.get('rounds')}."
                 )
+        entry = line(method, None)
+        if missing := coverage(method.first.task.headline_metric.label, entry.valued, entry.clients):
+            found.append(f"{method.label}: {missing}.")
         if len(method.same_data) < len(method.runs):
             found.append(
                 f"{method.label}: its seeds also split the data differently; client by client, only the "

@@ -37,8 +37,8 @@ def page_data(methods: Sequence[Contender]) -> dict[str, Any]:
             graphs[key]["used_by"].append(method.label)
     task = first.task
     return {
-        "metric": {"name": first.metric, "label": f"test {task.metric}", "percent": task.metric == "accuracy",
-                   "larger": task.larger_is_better},
+        "metric": {"name": first.metric, "label": f"test {task.headline_metric.label}", "unit": task.unit,
+                   "larger": task.larger_is_better, "percentages": [f"test_{key}" for key in task.percentages]},
         "clients": len(first.names),
         "units": unit_data(units, first),
         "graphs": list(graphs.values()),
@@ -121,13 +121,12 @@ def curves(method: Contender, metric: str) -> dict[str, Any]:
     With several runs: the mean over runs and the lowest and highest run. `clients` is the 10th to 90th percentile
     client, averaged over runs.
     """
-    better = method.first.task.larger_is_better and metric != "test_loss"
     out: dict[str, Any] = {}
     for when in ("pre", "post"):
         tables = []
         for run in method.runs:
             rounds, values = run.history.curve(metric, when)
-            tables.append({int(r): spread(row, better) for r, row in zip(rounds, values)})
+            tables.append({int(r): spread(row) for r, row in zip(rounds, values)})
         shared = thin(sorted(set.intersection(*(set(table) for table in tables))))
         if not shared:
             continue

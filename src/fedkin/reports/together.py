@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from fedkin.reports.wording import amount
 from fedkin.result import Result
 from fedkin.result.contenders import Contender
 from fedkin.result.verdict import combination, gain_text, kin_of, sentence, trained_alone
@@ -31,7 +30,7 @@ def _about(result: Result) -> str:
     rows = "".join(_row(result, k) for k in range(min(len(result.names), MOST_ROWS)))
     return (
         '<section id="together" aria-labelledby="together-h"><div class="head"><h2 id="together-h">Alone and together</h2>'
-        f'</div><p class="about">{escape(sentence(result))} Alone and together: test {escape(result.task.metric)}. The gain is that to '
+        f'</div><p class="about">{escape(sentence(result))} Alone and together: test {escape(result.task.headline_metric.label)}. The gain is that to '
         "expect on new samples, in loss per sample with its 95 % interval, judged on training samples that the models had "
         'not seen.</p><div class="scroll plain" tabindex="0" role="region" aria-label="Alone and together">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"
@@ -40,11 +39,11 @@ def _about(result: Result) -> str:
 
 def _row(result: Result, k: int) -> str:
     name = result.names[k]
-    told, task = result.auto[name], result.task
+    told, metric = result.auto[name], result.task.headline_metric
     cells = (
         f"{int(result.sizes[k]):,}",
-        amount(float(result.facts["alone"][result.metric][k]), task),
-        amount(float(result.metrics["deployed"][result.metric][k]), task),
+        metric.amount(result.facts["alone"][result.metric][k]),
+        metric.amount(result.metrics["deployed"][result.metric][k]),
         gain_text(told),
         ", ".join(combination(told)),
         ", ".join(kin_of(result, k)) or "–",

@@ -63,9 +63,13 @@ class Contender:
         return np.array([run.summary(when)["mean"] for run in self.runs])
 
     def summary(self, when: str = "deployed") -> dict[str, float]:
-        """Mean, spread, best and worst 5 % over clients, and the mean over samples: each the mean over runs."""
+        """Mean, spread, best and worst 5 % over clients, and the mean over samples: each the mean over runs.
+
+        A run in which nobody has a value is left out.
+        """
         found = [run.summary(when) for run in self.runs]
-        return {name: float(np.mean([entry[name] for entry in found])) for name in found[0]}
+        kept = [entry for entry in found if np.isfinite(entry["mean"])] or found
+        return {name: float(np.mean([entry[name] for entry in kept])) for name in found[0]}
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,9 @@ class Standing:
     algorithm: str
     title: str
     metric: str
+    larger_is_better: bool
+    unit: str
+    """"%" where values are told as percentages."""
     seeds: tuple[int, ...]
     deployed: Mapping[str, float]
     """mean, std, best5 and worst5 over clients, and weighted, the mean over samples; likewise `pre` and `post`."""
@@ -93,6 +100,9 @@ class Standing:
     gained: int | None
     lost: int | None
     same: int | None
+    clients: int
+    """Clients of all draws, and how many of them have a value; means are over these."""
+    valued: int
     bytes: float
     seconds: float
 
@@ -131,7 +141,7 @@ def group(results: Sequence[Result]) -> list[Contender]:
             )
         if result.metric != first.metric:
             raise FedkinError(
-                f"{result.title} and {first.title} have different tasks ({result.task.kind}, {first.task.kind}); "
+                f"{result.title} is judged by {result.task.headline}, {first.title} by {first.task.headline}; "
                 "report them in separate pages"
             )
     found: dict[str, list[Result]] = {}
@@ -239,6 +249,8 @@ def line(contender: Contender, alone: Contender | None) -> Standing:
         algorithm=run.algorithm,
         title=run.title,
         metric=run.task.metric,
+        larger_is_better=run.task.larger_is_better,
+        unit=run.task.unit,
         seeds=tuple(contender.seeds),
         deployed=contender.summary(),
         pre=contender.summary("pre"),
@@ -248,6 +260,8 @@ def line(contender: Contender, alone: Contender | None) -> Standing:
         gained=counts.get("gained"),
         lost=counts.get("lost"),
         same=counts.get("same"),
+        clients=sum(len(draw[0].names) for draw in contender.draws),
+        valued=sum(draw[0].valued for draw in contender.draws),
         bytes=_mean_fact(contender, "bytes"),
         seconds=_mean_fact(contender, "seconds"),
     )
@@ -257,8 +271,8 @@ def _mean_fact(contender: Contender, name: str) -> float:
     return float(np.mean([run.facts.get(name, np.nan) for run in contender.runs]))
 
 
-def spread(values: np.ndarray, larger_is_better: bool) -> dict[str, float]:
+def spread(values: np.ndarray) -> dict[str, float]:
     """Summary of one evaluated round over clients, with the 10th and 90th percentile client."""
     kept = values[np.isfinite(values)]
     low, high = np.percentile(kept, [10, 90]) if len(kept) else (np.nan, np.nan)
-    return {"mean": summarise(values, larger_is_better)["mean"], "low": float(low), "high": float(high)}
+    return {"mean": summarise(values)["mean"], "low": float(low), "high": float(high)}

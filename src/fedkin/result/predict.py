@@ -51,7 +51,7 @@ def predict(result: Result, client: str, frame: pd.DataFrame) -> pd.DataFrame:
     batches = torch.tensor(inputs, dtype=dtype).split(BATCH)
     with torch.no_grad():
         outputs = torch.cat([module(batch).reshape(len(batch), -1) for batch in batches]).double()
-    if result.task.kind == "classification":
+    if result.task.one_label:
         chance, code = torch.softmax(outputs, dim=1).max(dim=1)
         labels = [result.task.classes[k] for k in code.tolist()]
         return pd.DataFrame({"prediction": labels, "probability": chance.numpy()}, index=frame.index)

@@ -145,6 +145,11 @@ class Result:
         counts = self.facts.get("test_sizes", np.ones(len(self.names)))
         return {**summarise(values, self.task.larger_is_better), "weighted": weighted_mean(values, counts)}
 
+    @property
+    def valued(self) -> int:
+        """How many clients have a value of the headline metric: a test part of one class has no AUROC."""
+        return int(np.isfinite(np.array(self.metrics["deployed"][self.metric], dtype=float)).sum())
+
     def table(self) -> pd.DataFrame:
         """One line per client: samples, the headline metric *pre*, *post* and as deployed, its own share of influence."""
         import pandas as pd
@@ -204,7 +209,8 @@ class Result:
 
     def __repr__(self) -> str:
         rounds = self.history[-1]["round"] if len(self.history) else 0
-        numbers = " ".join(f"{when} {self.summary(when)['mean']:.4f}" for when in ("pre", "post"))
+        means = {when: self.summary(when)["mean"] for when in ("pre", "post")}
+        numbers = " ".join(f"{when} {mean:.4f}" if np.isfinite(mean) else f"{when} –" for when, mean in means.items())
         return f"Result({self.title}, {len(self.names)} clients, {rounds} rounds, test {self.task.metric} {numbers})"
 
     @property
@@ -310,7 +316,7 @@ def _assembled(
     parts = Parts.read(extras)
     models: Mapping[str, Any] = Unsaved(out, names)
     if parts is not None:
-        models = CombinedModels(names, parts, spec, task.kind == "classification")
+        models = CombinedModels(names, parts, spec, task.one_label)
     elif "models" in tensors:
         models = Models(names, tensors["models"], tensors["counters"], spec)
     return Result(

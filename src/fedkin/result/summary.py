@@ -23,6 +23,17 @@ def summarise(values: Sequence[float] | np.ndarray, larger_is_better: bool = Tru
     return {"mean": float(kept.mean()), "std": float(kept.std()), "best5": best, "worst5": worst}
 
 
+def coverage(label: str, valued: int, clients: int) -> str:
+    """Whom a mean leaves out, in words; nothing where that is nobody.
+
+    >>> coverage("auroc", 11, 12)
+    'auroc of 11 of 12 clients: the test samples of the others give it no value'
+    """
+    if valued == clients:
+        return ""
+    return f"{label} of {valued} of {clients} clients: the test samples of the others give it no value"
+
+
 def weighted_mean(values: Sequence[float] | np.ndarray, counts: Sequence[float] | np.ndarray) -> float:
     """The mean over all test samples: total correct / total samples."""
     v, n = np.asarray(values, dtype=float), np.asarray(counts, dtype=float)

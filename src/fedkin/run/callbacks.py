@@ -30,8 +30,10 @@ class Callback:
 
 
 def _mean(record: Record, when: str, metric: str) -> float | None:
-    values = record.get(when, {}).get(metric)
-    return None if values is None else float(np.nanmean(np.array(values, dtype=float)))
+    """The mean over clients that have a value; None where nobody has."""
+    values = np.array(record.get(when, {}).get(metric, ()), dtype=float)
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None
 
 
 class Progress(Callback):
@@ -59,11 +61,12 @@ class Progress(Callback):
         self.work = self.bar.add_task(label, total=run.options.rounds, completed=run.state.round, news="")
 
     def on_round(self, run: Run, record: Record) -> None:
-        metric = run.setting.task.metric
-        parts = [f"{when} {_mean(record, when, f'test_{metric}'):.4f}" for when in ("pre", "post") if when in record]
+        metric = run.setting.task.headline_metric
+        means = {when: _mean(record, when, f"test_{metric.key}") for when in ("pre", "post") if when in record}
+        parts = [f"{when} {metric.amount(mean)}" for when, mean in means.items()]
         self.bar.update(self.work, completed=record["round"])
         if parts:
-            self.bar.update(self.work, news=f"{metric} {' '.join(parts)}")
+            self.bar.update(self.work, news=f"{metric.label} {' '.join(parts)}")
 
     def on_end(self, run: Run) -> None:
         self.bar.stop()
@@ -105,7 +108,8 @@ class TensorBoard(Callback):
         scalars: dict[str, Any] = {f"log/{k}": v for k, v in record["log"].items() if isinstance(v, int | float)}
         for when in ("pre", "post"):
             for metric in record.get(when, {}):
-                scalars[f"{when}/{metric}"] = _mean(record, when, metric)
+                if (mean := _mean(record, when, metric)) is not None:
+                    scalars[f"{when}/{metric}"] = mean
         for name, value in scalars.items():
             self.writer.add_scalar(name, value, record["round"])
 

@@ -25,7 +25,7 @@ from fedkin.run.directory import RunDirectory, trusted_options
 from fedkin.run.loop import Run
 from fedkin.run.options import Options, make_options
 from fedkin.streams import Streams
-from fedkin.task.choice import chosen
+from fedkin.task.choice import chosen, for_rare_class
 
 
 def prepare(
@@ -45,11 +45,20 @@ def prepare(
 
 
 def asked(federation: Federation, options: Options) -> Federation:
-    """The federation with the loss and metrics that the options ask for; what does not fit its task is refused."""
-    if not any(options.learning.values()):
-        return federation
+    """The federation with the loss and metrics that the options ask for; what does not fit its task is refused.
+
+    Data of the user's own with a rare class are judged by AUROC unless metrics are named; named data sets are not, so that
+    their numbers stay comparable.
+    """
     counts = federation.class_counts()
-    return replace(federation, task=chosen(federation.task, **options.learning, counts=counts))
+    if any(options.learning.values()):
+        task = chosen(federation.task, **options.learning, counts=counts)
+        federation = federation if task == federation.task else replace(federation, task=task)
+    own = federation.source.get("name", "csv") == "csv"
+    if own and not options.metrics and not options.headline and (found := for_rare_class(federation.task, counts)):
+        task, note = found
+        federation = replace(federation, task=task, notes=(*federation.notes, note))
+    return federation
 
 
 def begin(

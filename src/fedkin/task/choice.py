@@ -40,6 +40,28 @@ def chosen(
     return task
 
 
+RARE = 0.1
+"""A class with a smaller share of the training samples is rare: who always says the other is right nine times in ten."""
+
+
+def for_rare_class(task: Task, counts: np.ndarray | None) -> tuple[Task, str] | None:
+    """A task of two classes, one of them rare, judged by AUROC before accuracy, and a note; None for other tasks.
+
+    `counts` (C,) are the federation's training samples per class.
+    """
+    if counts is None or task.metrics != ("accuracy",) or len(task.classes) != 2:
+        return None
+    share = float(counts.min() / counts.sum())
+    if not 0 < share < RARE:
+        return None
+    label = task.classes[int(counts.argmin())]
+    note = (
+        f"about {max(1, round(100 * share))} % of the training samples are of class {label!r}, so the headline is AUROC; "
+        "headline='accuracy' (--headline accuracy) puts accuracy there"
+    )
+    return replace(task, metrics=("auroc", "accuracy"), headline="auroc"), note
+
+
 def name_of(entry: Any) -> str:
     """A metric by its name, also where its registered function is given."""
     if isinstance(entry, str):
@@ -64,7 +86,7 @@ def check_metrics(task: Task) -> None:
 
 def class_weights(task: Task, asked: Any, counts: np.ndarray | None) -> tuple[float, ...]:
     """One weight per class, from "balanced", a mapping {class: weight} (others weigh 1) or a list in class order."""
-    if task.kind == "regression":
+    if task.numeric:
         raise FedkinError("class_weight needs classes, but the task is regression; drop it")
     classes = [str(c) for c in (task.classes or range(task.outputs))]
     if isinstance(asked, str):

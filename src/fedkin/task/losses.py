@@ -256,7 +256,7 @@ def check_loss(task: Task) -> None:
             raise FedkinError(f"loss {name!r} is not for {task.kind} tasks; choose one of: {fitting}")
         parse(str(task.loss))
     for option in ("class_weight", "label_smoothing"):
-        if getattr(task, option) and task.kind == "regression":
+        if getattr(task, option) and task.numeric:
             raise FedkinError(f"{option} needs classes, but the task is regression; drop it")
         if getattr(task, option) and known is None:
             raise FedkinError(f"{option} belongs to the losses of fedkin; put it into your own loss {name!r}")

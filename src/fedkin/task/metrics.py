@@ -8,9 +8,10 @@ value": a client whose test part has one class has no AUROC.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -36,12 +37,71 @@ class Metric:
     kinds: tuple[Kind, ...]
     larger_is_better: bool
     unit: str = ""
-    """"%" for shares told as percentages; "" for plain numbers and for numbers in the units of the target."""
+    """"%" for shares told as percentages; "" for plain numbers and for numbers in the units of the target; or a unit."""
 
     @property
     def key(self) -> str:
         """As in histories and tables: balanced-accuracy is test_balanced_accuracy."""
         return self.name.replace("-", "_")
+
+    # --- as people read it --------------------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        return self.name.replace("-", " ")
+
+    @property
+    def heading(self) -> str:
+        """Over a column of numbers: accuracy %."""
+        return f"{self.label} {self.unit}".rstrip()
+
+    @property
+    def better(self) -> str:
+        return "larger is better" if self.larger_is_better else "smaller is better"
+
+    def number(self, value: float | None) -> str:
+        """A value without its unit; a dash where there is none.
+
+        >>> METRICS["auroc"].number(0.931), METRICS["mae"].number(0.04123), METRICS["auroc"].number(float("nan"))
+        ('93.1', '0.04123', '–')
+        """
+        if value is None or not math.isfinite(value):
+            return "–"
+        return f"{100 * value:.1f}" if self.unit == "%" else f"{value:.4g}"
+
+    def amount(self, value: float | None) -> str:
+        """A value in words: 93.1 %, or 0.0412."""
+        shown = self.number(value)
+        return shown if shown == "–" else f"{shown} {self.unit}".rstrip()
+
+    def difference(self, value: float | None) -> str:
+        """A signed difference: +2.9 points, or −0.0041."""
+        if value is None or not math.isfinite(value):
+            return "–"
+        shown = f"{100 * value:+.1f} points" if self.unit == "%" else f"{value:+.3g} {self.unit}".rstrip()
+        return shown.replace("-", "−")
+
+    # --- as JSON ------------------------------------------------------------------------------------------------------
+
+    def told(self) -> dict[str, Any]:
+        """Everything but the function."""
+        return {key: value for key, value in vars(self).items() if key != "function"}
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> Metric:
+        """What `told` gave: enough to show values, not to compute them."""
+        return cls(
+            str(told["name"]),
+            _only_shown,
+            told["needs"],
+            tuple(told["kinds"]),
+            bool(told["larger_is_better"]),
+            str(told["unit"]),
+        )
+
+
+def _only_shown(predicted: np.ndarray, true: np.ndarray) -> float:
+    raise FedkinError("this metric was read from a file; import the module that registers it")
 
 
 METRICS: dict[str, Metric] = {}

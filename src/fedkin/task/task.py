@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -85,6 +85,8 @@ class Task:
     """How predictions are judged (see `fedkin.task.metrics`)."""
     headline: str = ""
     """The metric that tables and reports speak of: one of `metrics`."""
+    described: Mapping[str, Metric] = field(default_factory=dict, compare=False, repr=False)
+    """Metrics as a file describes them: to show a result of somebody's own metric, nothing is imported."""
 
     def __post_init__(self) -> None:
         metrics = tuple(self.metrics) or (self.headline or METRIC[self.kind],)
@@ -93,17 +95,34 @@ class Task:
         object.__setattr__(self, "metrics", metrics if headline in metrics else (headline, *metrics))
         object.__setattr__(self, "headline", headline)
 
+    # --- what the kind means; nothing outside this file asks for it by name ------------------------------------------
+
+    @property
+    def one_label(self) -> bool:
+        """A sample has one of several classes: targets are codes 0…C−1, outputs are logits of a softmax."""
+        return self.kind == "classification"
+
+    @property
+    def numeric(self) -> bool:
+        """Targets are numbers, single or several."""
+        return self.kind == "regression"
+
+    @property
+    def usual(self) -> bool:
+        """One label by cross entropy or numbers by squared error, unweighted: all that some methods can take."""
+        return self.plain_loss and (self.one_label or self.numeric)
+
     # --- shapes and numbers -------------------------------------------------------------------------------------------
 
     @property
     def outputs(self) -> int:
         """How many numbers a model puts out per input: the classes, or the entries of a target."""
-        return len(self.classes) if self.kind == "classification" else int(np.prod(self.output_shape, dtype=int))
+        return len(self.classes) if self.one_label else int(np.prod(self.output_shape, dtype=int))
 
     @property
     def wanted(self) -> str:
         """What a model must put out, in words."""
-        return f"{self.outputs} {'classes' if self.kind == 'classification' else 'numbers'}"
+        return f"{self.outputs} {'classes' if self.one_label else 'numbers'}"
 
     @property
     def plain_loss(self) -> bool:
@@ -114,9 +133,9 @@ class Task:
         """Made-up targets of so many samples: class 0, or zeros and ones."""
         import torch
 
-        if self.kind == "classification":
+        if self.one_label:
             return torch.zeros(shape, dtype=torch.int64)
-        return torch.ones((*shape, *self.output_shape), dtype=dtype) * (self.kind != "regression")
+        return torch.ones((*shape, *self.output_shape), dtype=dtype) * (not self.numeric)
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """What outputs (n, C) predict: probabilities of classes or columns, rates of counts, or the numbers themselves."""
@@ -130,7 +149,7 @@ class Task:
 
     def labels(self, outputs: Tensor) -> Tensor:
         """The labels that outputs (n, C) predict: codes (n,), or 0/1 columns (n, C)."""
-        return outputs.argmax(dim=1) if self.kind == "classification" else (outputs > 0).to(outputs.dtype)
+        return outputs.argmax(dim=1) if self.one_label else (outputs > 0).to(outputs.dtype)
 
     # --- judging ------------------------------------------------------------------------------------------------------
 
@@ -141,9 +160,12 @@ class Task:
 
     @property
     def headline_metric(self) -> Metric:
+        return self._metric(self.headline)
+
+    def _metric(self, name: str) -> Metric:
         from fedkin.task.metrics import find
 
-        return find(self.headline)
+        return self.described.get(name) or find(name)
 
     @property
     def larger_is_better(self) -> bool:
@@ -160,16 +182,19 @@ class Task:
 
     @property
     def metric_keys(self) -> tuple[str, ...]:
-        from fedkin.task.metrics import find
+        return tuple(self._metric(name).key for name in self.metrics)
 
-        return tuple(find(name).key for name in self.metrics)
+    @property
+    def percentages(self) -> tuple[str, ...]:
+        """The keys of the metrics that are told as percentages."""
+        return tuple(metric.key for metric in map(self._metric, self.metrics) if metric.unit == "%")
 
     def judge(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """Every metric of one client's outputs (n, C) on its targets; NaN where there is no value."""
         from fedkin.task.metrics import find
 
         outputs = outputs.double().reshape(len(targets), -1)
-        true = targets.numpy() if self.kind == "classification" else targets.double().reshape(outputs.shape).numpy()
+        true = targets.numpy() if self.one_label else targets.double().reshape(outputs.shape).numpy()
         found = {}
         for each in map(find, self.metrics):
             said = self.labels(outputs) if each.needs == "labels" else self.predictions(outputs)
@@ -181,7 +206,8 @@ class Task:
     def told(self) -> dict[str, Any]:
         """As JSON can hold it."""
         loss = self.loss if isinstance(self.loss, str) else named(self.loss)
-        return {**asdict(replace(self, loss=None)), "loss": loss}
+        described = {name: self._metric(name).told() for name in self.metrics}
+        return {**asdict(replace(self, loss=None, described={})), "loss": loss, "described": described}
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Task:
@@ -191,7 +217,10 @@ class Task:
         >>> Task.read(task.told()) == task
         True
         """
+        from fedkin.task.metrics import METRICS, Metric
+
         forecast, weight = told.get("forecast"), told.get("class_weight")
+        strange = {name: own for name, own in told.get("described", {}).items() if name not in METRICS}
         return cls(
             told["kind"],
             tuple(told["input_shape"]),
@@ -204,6 +233,7 @@ class Task:
             float(told.get("label_smoothing", 0.0)),
             tuple(told.get("metrics", ())),
             told.get("headline", ""),
+            {name: Metric.read(own) for name, own in strange.items()},
         )
 
 

@@ -93,7 +93,7 @@ def encoded(train: np.ndarray) -> Scale:
     size="4 hospitals, 920 patients (123 to 303 each, 2 of them twice), 13 findings as 22 inputs, 2 classes, 39 kB",
     clients="hospitals",
     split="patients of a hospital at random by seed, stratified by class, 75/25; gaps filled from training patients",
-    metric="AUROC, since 93 % are ill in Switzerland and 36 % in Hungary; results tell accuracy",
+    metric="AUROC (--headline auroc), since 93 % are ill in Switzerland and 36 % in Hungary; accuracy unless asked",
     licence="CC BY 4.0 (UCI)",
     citation="R. Detrano et al., International Application of a New Probability Algorithm for the Diagnosis of Coronary "
     "Artery Disease, American Journal of Cardiology 64, 1989",

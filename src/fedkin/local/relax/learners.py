@@ -54,7 +54,7 @@ class LearnerNodes:
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
         """Labels as probabilities, numbers as they are, (n, C) float64."""
-        if self.task.kind == "classification":
+        if self.task.one_label:
             return np.eye(self.task.outputs)[y]
         return y.reshape(len(y), self.task.outputs).astype(np.float64)
 
@@ -127,7 +127,7 @@ class LearnerNodes:
 
     def _loss(self, predicted: np.ndarray, targets: np.ndarray, relative: bool = False) -> np.ndarray:
         """Squared error, or cross entropy (`relative`: less the entropy of the targets, so that agreement costs 0)."""
-        if self.task.kind == "regression":
+        if self.task.numeric:
             return np.square(predicted - targets).mean(axis=1)
         logarithm = np.log(np.clip(predicted, SURE, 1))
         if relative:
@@ -280,7 +280,7 @@ class LearnerNodes:
                 x, y = split[int(k)]
                 if len(x):
                     outputs = torch.from_numpy(self.learners[int(k)].predict(x))
-                    if self.task.kind == "classification":
+                    if self.task.one_label:
                         outputs = outputs.clamp(min=SURE).log()  # as logits: their softmax is the probabilities
                     targets = torch.as_tensor(y)
                     found = {"loss": float(loss(outputs, targets).double().mean()), **self.task.judge(outputs, targets)}

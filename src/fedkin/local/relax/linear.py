@@ -34,7 +34,7 @@ LIMIT = 2**27
 
 def linear_layer(shard: Shard) -> Dense | None:
     """The only layer of a linear regression model whose second moments fit in memory; None for anything else."""
-    if isinstance(shard.spec, Estimators) or shard.task.kind != "regression":
+    if isinstance(shard.spec, Estimators) or not shard.task.numeric:
         return None
     layers = dense_layers(shard.spec.template(), shard.spec.layout)
     if layers is None or len(layers) != 1 or len(shard) * layers[0].weight.shape[1] ** 2 > LIMIT:

@@ -105,7 +105,7 @@ def check_outputs(client: str, outputs: np.ndarray | torch.Tensor, points: int, 
     """Refuse a model whose outputs do not have the shape that all clients share."""
     found = int(np.prod(outputs.shape)) // max(points, 1)
     if len(outputs) != points or found != task.outputs:
-        wanted = f"{task.outputs} class probabilities" if task.kind == "classification" else f"{task.outputs} numbers"
+        wanted = f"{task.outputs} class probabilities" if task.one_label else f"{task.outputs} numbers"
         raise FedkinError(
             f"client {client!r}: its model puts out {found} numbers per input, but all clients must agree on {wanted}; "
             "change its last layer or its targets"

@@ -37,7 +37,7 @@ class KerasLearner:
             ) from problem
         check_outputs(client, outputs, 2, task)
         sums = outputs.reshape(2, -1).sum(axis=1)
-        self.logits = task.kind == "classification" and not (np.allclose(sums, 1, atol=1e-4) and (outputs >= 0).all())
+        self.logits = task.one_label and not (np.allclose(sums, 1, atol=1e-4) and (outputs >= 0).all())
         self.ours = not self.keras.compiled
         if self.ours:
             self._compile(effort)
@@ -59,7 +59,7 @@ class KerasLearner:
 
         loss = (
             keras.losses.CategoricalCrossentropy(from_logits=self.logits)
-            if self.task.kind == "classification"
+            if self.task.one_label
             else keras.losses.MeanSquaredError()
         )
         optimiser = keras.optimizers.RMSprop(

@@ -55,7 +55,7 @@ class TorchLearner:
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         outputs = self._forward(x).double().reshape(len(x), self.task.outputs)
-        if self.task.kind == "classification":
+        if self.task.one_label:
             outputs = outputs.softmax(dim=1)
         return outputs.numpy()
 

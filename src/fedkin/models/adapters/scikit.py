@@ -26,8 +26,8 @@ class ScikitLearner:
     def __init__(self, client: str, estimator: Any, task: Task) -> None:
         self.client, self.template, self.task = client, estimator, task
         kind = getattr(estimator, "_estimator_type", None) or _declared_type(estimator)
-        if kind in ("classifier", "regressor") and kind != ("classifier", "regressor")[task.kind == "regression"]:
-            wanted = "a classifier" if task.kind == "classification" else "a regressor"
+        if kind in ("classifier", "regressor") and kind != ("classifier", "regressor")[task.numeric]:
+            wanted = "a classifier" if task.one_label else "a regressor"
             raise FedkinError(
                 f"client {client!r}: {type(estimator).__name__} is a {kind}, but the task is {task.kind}; give {wanted}"
             )
@@ -42,14 +42,14 @@ class ScikitLearner:
 
     def improve(self, samples: Augmented, effort: Effort) -> None:
         x, y, weight = samples.x.reshape(len(samples.x), -1), samples.targets, samples.weight
-        if self.task.kind == "classification":
+        if self.task.one_label:
             row, y = np.nonzero(y > 0)
             x, weight = x[row], weight[row] * samples.targets[row, y]
         elif y.shape[1] == 1:
             y = y[:, 0]
         keep = weight > 0
         x, y, weight = x[keep], y[keep], weight[keep]
-        self.classes = np.unique(y) if self.task.kind == "classification" else self.classes
+        self.classes = np.unique(y) if self.task.one_label else self.classes
         options: dict[str, np.ndarray] = {}
         if self.weights is not None:
             options = {self.weights: weight}
@@ -61,9 +61,9 @@ class ScikitLearner:
                 )
             chosen = systematic(weight, len(weight), np.random.default_rng(effort.seed))
             x, y = x[chosen], y[chosen]
-            self.classes = np.unique(y) if self.task.kind == "classification" else self.classes
+            self.classes = np.unique(y) if self.task.one_label else self.classes
         fitted = fresh(self.template, effort.seed)
-        if self.task.kind == "regression" or len(self.classes) > 1:
+        if self.task.numeric or len(self.classes) > 1:
             try:
                 fitted.fit(x, y, **options)
             except FedkinError:
@@ -78,7 +78,7 @@ class ScikitLearner:
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         flat = x.reshape(len(x), -1)
-        if self.task.kind == "regression":
+        if self.task.numeric:
             outputs = np.asarray(self.fitted.predict(flat), dtype=np.float64)
             check_outputs(self.client, outputs, len(x), self.task)
             return outputs.reshape(len(x), self.task.outputs)

@@ -37,7 +37,7 @@
     let [low, high] = extent([...from, ...to]);
     const room = (high - low || 1) * 0.04;
     low -= room; high += room;
-    if (metric.percent) { low = Math.max(low, -0.005); high = Math.min(high, 1.005); }
+    if (percent) { low = Math.max(low, -0.005); high = Math.min(high, 1.005); }
     const X = scale(low, high, left, width - right);
     const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": byId("gains-about").textContent });
     for (const t of ticks(low, high, width / 120)) root.append(

@@ -32,10 +32,12 @@ function setAll(element, attributes) {
 
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 const plain = (value, digits = 3) => (known(value) ? String(Number(value.toPrecision(digits))) : "–").replace("-", "−");
-const amount = (value) => (!known(value) ? "–" : metric.percent ? (100 * value).toFixed(1) + " %" : plain(value));
+const percentage = (value) => (known(value) ? (100 * value).toFixed(1) + " %" : "–");
+const percent = metric.unit === "%";
+const amount = percent ? percentage : (value) => (known(value) ? `${plain(value)} ${metric.unit}`.trim() : "–");
 function change(value) {
   if (!known(value)) return "–";
-  const shown = metric.percent ? (100 * value).toFixed(1) + " points" : plain(value);
+  const shown = percent ? (100 * value).toFixed(1) + " points" : amount(value);
   return (value > 0 ? "+" : "") + shown.replace("-", "−");
 }
 const share = (value) => (value < 0.0995 ? (100 * value).toFixed(1) : (100 * value).toFixed(0)) + " %";

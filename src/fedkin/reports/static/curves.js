@@ -8,7 +8,7 @@ function lineChart(box, lines, { text, height = 320, label, log = false }) {
   let [y0, y1] = extent(lines.flatMap((l) => [...l.y, ...(l.band ? [...l.band[0], ...l.band[1]] : [])]).filter((v) => known(v) && (!log || v > 0)).map(shownY));
   const room = (y1 - y0 || Math.abs(y1) || 1) * 0.05;
   y0 -= room; y1 += room;
-  if (metric.percent && text === amount) { y0 = Math.max(y0, 0); y1 = Math.min(y1, 1.005); }
+  if (text === percentage) { y0 = Math.max(y0, 0); y1 = Math.min(y1, 1.005); }
   const X = scale(x0, x1, pad.left, width - pad.right), Y0 = scale(y0, y1, height - pad.bottom, pad.top), Y = (y) => Y0(shownY(y));
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label });
   for (const t of ticks(y0, y1, height / 60)) {
@@ -21,12 +21,13 @@ function lineChart(box, lines, { text, height = 320, label, log = false }) {
   root.append(svg("line", { class: "axis", x1: pad.left, x2: width - pad.right, y1: height - pad.bottom, y2: height - pad.bottom }),
     svg("text", { x: (pad.left + width - pad.right) / 2, y: height - 3, "text-anchor": "middle" }, "round"));
   for (const l of lines) if (l.band) {
-    const up = l.x.map((x, k) => [X(x), Y(l.band[1][k])]), down = l.x.map((x, k) => [X(x), Y(l.band[0][k])]).reverse();
+    const side = (end) => l.x.map((x, k) => [X(x), known(end[k]) ? Y(end[k]) : null]);
+    const up = side(l.band[1]), down = side(l.band[0]).reverse();
     root.append(svg("path", { d: path([...up, ...down]) + "Z", fill: l.colour, "fill-opacity": 0.14, class: "band" }));
   }
   for (const l of lines) {
     root.append(svg("path", { d: path(l.x.map((x, k) => [X(x), known(l.y[k]) ? Y(l.y[k]) : null])), fill: "none", stroke: l.colour, "stroke-width": 2.2, "stroke-dasharray": l.dash || null, "stroke-linejoin": "round", class: "line" }));
-    if (l.x.length === 1) root.append(svg("circle", { cx: X(l.x[0]), cy: Y(l.y[0]), r: 4, fill: l.colour }));
+    if (l.x.length === 1 && known(l.y[0])) root.append(svg("circle", { cx: X(l.x[0]), cy: Y(l.y[0]), r: 4, fill: l.colour }));
   }
   const cursor = svg("line", { class: "axis", y1: pad.top, y2: height - pad.bottom, visibility: "hidden" });
   root.append(cursor);
@@ -76,7 +77,7 @@ const lineSample = (m) => svg("svg", { viewBox: "0 0 26 10", "aria-hidden": "tru
     const when = state.when === "pre" ? "before local training, as received" : "after local training";
     const band = { seeds: " The band spans the seeds.", clients: " The band spans the 10th to the 90th percentile client.", none: "" }[state.band];
     byId("curves-about").textContent = `Mean ${readable(state.name)} over clients, ${when}.${band}`;
-    const text = state.name === metric.name ? amount : plain;
+    const text = state.name === metric.name ? amount : metric.percentages.includes(state.name) ? percentage : plain;
     lineChart(byId("curves-plot"), lines, { text, label: `Learning curves: ${readable(state.name)} by round for ${lines.map((l) => l.label).join(", ")}` });
   }
   drawn(draw);
