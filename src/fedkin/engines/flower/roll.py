@@ -74,6 +74,8 @@ class Roll:
     register: Register
     model: str
     allowed: list[str]
+    complete: Callable[[Task], Task] = lambda task: task
+    """What the operator adds to the task that the sites agree on."""
     report: Callable[[str], None] = print
     told: dict[int, list[Described]] = field(default_factory=dict)
     excluded: dict[int, str] = field(default_factory=dict)
@@ -223,7 +225,7 @@ class Roll:
                     self._exclude(node, fault)
                     break
         self._enough()
-        return _task([c for site in self.told.values() for c in site], labelled, self.settings)
+        return self.complete(_task([c for site in self.told.values() for c in site], labelled, self.settings))
 
 
 def _task_of(begun: Begun, settings: FederationSettings) -> Task:
