@@ -90,9 +90,8 @@ class Roll:
             task = chosen(agreed, **self.learning)
             setup = Setup(task, self.model, dtype, seed, s.test_fraction, s.validation_fraction, s.split_seed)
             facts = self._join(setup)
-            if (
-                begun is not None or self._agreed() == agreed
-            ):  # one excluded on the way may have brought labels of its own
+            # A site that was excluded on the way may have brought labels of its own.
+            if begun is not None or self._agreed() == agreed:
                 break
         joined = {node: {c.name: facts[c.name].fingerprint for c in own} for node, own in self.told.items()}
         begun = begun or self._begun(facts, agreed)
