@@ -59,8 +59,8 @@ class FedFomo(Algorithm):
         replies = self.train(state, clients, cohort, setting)
         state = self.logged(state, replies)
         if len(replies):
-            state = self._optimised(state, replies, clients, setting)
-        return replace(state, round=state.round + 1)
+            state = self._optimised(self.defended(state, clients, setting), replies, clients, setting)
+        return replace(state, round=state.round + 1, defence=None)
 
     def _optimised(self, state: State, replies: Replies, clients: Clients, setting: Setting) -> State:
         """The models of those who answered, each moved along those that help it."""
