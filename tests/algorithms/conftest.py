@@ -75,10 +75,10 @@ class Plain:
         return torch.cat([p.grad.reshape(-1) for p in module.parameters() if p.grad is not None])
 
 
-def finished(federation: Federation, model: Any, algorithm: Algorithm, **options: Any) -> Run:
+def finished(federation: Federation, model: Any, algorithm: Algorithm, graph: Any = None, **options: Any) -> Run:
     """A run after its last round, to look into."""
     settings = {"rounds": 2, "seed": SEED, "dtype": "float64", **options}
-    run = prepare(federation, model, algorithm, make_options(**settings))
+    run = prepare(federation, model, algorithm, make_options(**settings), graph)
     run.run()
     return run
 

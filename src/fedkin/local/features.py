@@ -33,11 +33,15 @@ def misalignment(features: Tensor, guides: Tensor) -> Tensor:
     return torch.where(there, 1 - (features * guides).sum(dim=-1) / torch.where(there, size, 1.0), 0.0)
 
 
-def guided_loss(loss: PerSample, outputs: int, cosine: float) -> PerSample:
-    """ℓ(output_i, y_i) + cosine·(1 − cos(h_i, g_i)), from outputs with the features behind them, (n, outputs + d)."""
+Penalty = Callable[..., Tensor]
+"""A penalty of one client's features (n, d) and what else it needs of each sample, (n, …): one number each, or for all."""
 
-    def each(tapped: Tensor, targets: Tensor, guides: Tensor) -> Tensor:
-        return loss(tapped[:, :outputs], targets) + cosine * misalignment(tapped[:, outputs:], guides)
+
+def guided_loss(loss: PerSample, outputs: int, strength: float, penalty: Penalty = misalignment) -> PerSample:
+    """ℓ(output_i, y_i) + strength·penalty(h_i, g_i), from outputs with the features behind them, (n, outputs + d)."""
+
+    def each(tapped: Tensor, targets: Tensor, *guides: Tensor) -> Tensor:
+        return loss(tapped[:, :outputs], targets) + strength * penalty(tapped[:, outputs:], *guides)
 
     return each
 
@@ -45,11 +49,11 @@ def guided_loss(loss: PerSample, outputs: int, cosine: float) -> PerSample:
 class Taps:
     """A shard's model, cut: kernels with tapped features, one per worker thread, and the classifier alone."""
 
-    def __init__(self, shard: Shard, layer: str, cosine: float) -> None:
+    def __init__(self, shard: Shard, layer: str, strength: float, penalty: Penalty = misalignment) -> None:
         self.cut: Cut = cut(shard.spec, shard.task, layer)
         self.outputs = shard.task.outputs
         self.kernels: SimpleQueue[Kernel] = SimpleQueue()
-        tapped, loss = self.cut.tapped(), guided_loss(loss_of(shard.task), self.outputs, cosine)
+        tapped, loss = self.cut.tapped(), guided_loss(loss_of(shard.task), self.outputs, strength, penalty)
         self.heads: SimpleQueue[HeadGradient] = SimpleQueue()
         for _ in range(shard.workers):
             self.kernels.put(shard.choice.variant(tapped, loss))
@@ -99,11 +103,11 @@ def split_gradient(
     return slopes, losses
 
 
-def taps(shard: Shard, layer: str, cosine: float) -> Taps:
+def taps(shard: Shard, layer: str, strength: float, penalty: Penalty = misalignment) -> Taps:
     """The shard's `Taps` at a layer, made once."""
-    key = f"taps {layer} {cosine}"
+    key = f"taps {layer} {strength} {penalty.__module__}.{penalty.__qualname__}"
     if key not in shard.objects:
-        shard.objects[key] = Taps(shard, layer, cosine)
+        shard.objects[key] = Taps(shard, layer, strength, penalty)
     found: Taps = shard.objects[key]
     return found
 
@@ -167,7 +171,7 @@ def train_guided(
     granularity: Granularity,
     counters: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """SGD on ℓ + cosine·(1 − cos(h_i, g_i)), where g_i is the guide (k, m, d) of sample i's part; as `train` otherwise."""
+    """SGD on ℓ + strength·penalty(h_i, g_i), where g_i is the guide (k, m, d) of sample i's part; as `train` otherwise."""
     samples = shard.train
     positions = torch.arange(len(samples.x))
 

@@ -1,0 +1,3 @@
+"""FedALA in the contract tests."""
+
+OTHER = {"head": [], "share": 0.3}
