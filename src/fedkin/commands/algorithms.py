@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,12 +75,11 @@ def describe_algorithm(method: type[Algorithm]) -> dict[str, Any]:
 
 
 def reference(method: type[Algorithm]) -> str | None:
-    """The paper, from the "Reference:" of the docstring of the method, or of the method it builds on."""
+    """The papers, from the "Reference:" or "References:" of the docstring of the method, or of the method it builds on."""
     for owner in method.__mro__:
         text = " ".join((owner.__doc__ or "").split())
-        _, found, rest = text.partition("Reference: ")
-        if found:
-            return rest.strip()
+        if found := re.search(r"References?: (.*)", text):
+            return found[1].strip()
     return None
 
 
