@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedkin import __version__
-from fedkin.commands import algorithms, compare, data, demo, deploy, graph, predict, report, reproduce, run
+from fedkin.commands import algorithms, attack, compare, data, demo, deploy, graph, predict, report, reproduce, run
 from fedkin.errors import FedkinError
 
 
@@ -71,7 +71,7 @@ def about(
 
 
 COMMANDS = (demo.demo, run.run, compare.compare, run.resume, report.report, predict.predict, reproduce.reproduce)
-for command in (*COMMANDS, algorithms.algorithms):
+for command in (*COMMANDS, attack.attack, algorithms.algorithms):
     app.command()(command)
 app.add_typer(data.app, name="data", no_args_is_help=False)
 app.add_typer(graph.app, name="graph", no_args_is_help=False)

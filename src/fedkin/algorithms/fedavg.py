@@ -21,6 +21,7 @@ class FedAvg(Algorithm):
 
     name: ClassVar[str] = "fedavg"
     title: ClassVar[str] = "FedAvg"
+    defence: ClassVar[str] = "evidence"
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
         private = self.private(setting)
