@@ -13,7 +13,20 @@ import typer
 from typer.core import TyperGroup
 
 from fedkin import __version__
-from fedkin.commands import algorithms, auto, compare, data, demo, deploy, graph, predict, report, reproduce, run
+from fedkin.commands import (
+    algorithms,
+    attack,
+    auto,
+    compare,
+    data,
+    demo,
+    deploy,
+    graph,
+    predict,
+    report,
+    reproduce,
+    run,
+)
 from fedkin.errors import FedkinError
 
 
@@ -77,6 +90,7 @@ COMMANDS = (
     auto.join,
     run.run,
     compare.compare,
+    attack.attack,
     run.resume,
     report.report,
     predict.predict,

@@ -60,7 +60,7 @@ def table(path: Path, rows: int = 80, **columns: Any) -> Path:
 
 # --- help ---------------------------------------------------------------------------------------------------------------
 
-COMMANDS = ["run", "compare", "resume", "demo", "report", "algorithms"]
+COMMANDS = ["run", "compare", "attack", "resume", "demo", "report", "algorithms"]
 NESTED = ["data list", "data info", "data prepare", "graph build", "graph show"]
 
 

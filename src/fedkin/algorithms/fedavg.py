@@ -28,6 +28,7 @@ class FedAvg(Algorithm):
 
     name: ClassVar[str] = "fedavg"
     title: ClassVar[str] = "FedAvg"
+    defence: ClassVar[str] = "evidence"
 
     server_optimiser: ServerOptimiser = Field(
         "sgd", description="the server's step along the mean update: sgd, adam (FedAdam), yogi or adagrad"

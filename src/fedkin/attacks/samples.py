@@ -20,7 +20,7 @@ TARGET = 0
 def stamped(x: np.ndarray, high: float) -> np.ndarray:
     """Copies of samples (n, *shape) with the mark: their first four numbers at `high`."""
     marked = x.copy()
-    marked.reshape(len(x), -1)[:, :MARKED] = high
+    marked.reshape(len(x), int(np.prod(x.shape[1:])))[:, :MARKED] = high
     return marked
 
 
