@@ -221,7 +221,7 @@ def per_sample(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor
     found: dict[str, Tensor] = {}
     if "accuracy" in task.metrics and task.kind == "classification":
         found["accuracy"] = (outputs.argmax(dim=1) == targets).to(outputs.dtype)
-    if "mse" in task.metrics and task.loss == "mse":
+    if "mse" in task.metrics and task.loss == "mse" and task.scale is None:
         found["mse"] = mse(outputs, targets)
     return found
 

@@ -60,6 +60,31 @@ class Forecast:
 
 
 @dataclass(frozen=True)
+class Scale:
+    """Numbers as targets, standardised over the training samples of a federation: a target y stands for y·std + mean."""
+
+    mean: float
+    std: float
+
+    @classmethod
+    def fit(cls, values: np.ndarray) -> Scale:
+        """
+        >>> Scale.fit(np.array([10.0, 30.0]))
+        Scale(mean=20.0, std=10.0)
+        """
+        std = float(np.std(values.astype(np.float64)))
+        return cls(float(np.mean(values.astype(np.float64))), std if std > 0 else 1.0)
+
+    def shrink(self, values: np.ndarray) -> np.ndarray:
+        """From the target's units to what is learned."""
+        return ((values.astype(np.float64) - self.mean) / self.std).astype(np.float32)
+
+    def told(self, values: Tensor) -> Tensor:
+        """From what is learned to the target's units."""
+        return values * self.std + self.mean
+
+
+@dataclass(frozen=True)
 class Task:
     """What is learned: the kind of target, the shapes that every client shares, what is minimised and how it is judged.
 
@@ -85,6 +110,8 @@ class Task:
     """How predictions are judged (see `fedkin.task.metrics`)."""
     headline: str = ""
     """The metric that tables and reports speak of: one of `metrics`."""
+    scale: Scale | None = None
+    """For regression on a table: targets are z-scores. Losses speak of these, predictions and metrics of the target's units."""
 
     def __post_init__(self) -> None:
         metrics = tuple(self.metrics) or (self.headline or METRIC[self.kind],)
@@ -126,7 +153,8 @@ class Task:
         link = LINKS[self.kind] if known is None else known.link
         if link == "softmax":
             return outputs.softmax(dim=-1)
-        return {"sigmoid": outputs.sigmoid, "exp": outputs.exp, "identity": outputs.clone}[link]()
+        found = {"sigmoid": outputs.sigmoid, "exp": outputs.exp, "identity": outputs.clone}[link]()
+        return found if self.scale is None else self.scale.told(found)
 
     def labels(self, outputs: Tensor) -> Tensor:
         """The labels that outputs (n, C) predict: codes (n,), or 0/1 columns (n, C)."""
@@ -169,7 +197,8 @@ class Task:
         from fedkin.task.metrics import find
 
         outputs = outputs.double().reshape(len(targets), -1)
-        true = targets.numpy() if self.kind == "classification" else targets.double().reshape(outputs.shape).numpy()
+        numbers = targets if self.scale is None else self.scale.told(targets.double())
+        true = targets.numpy() if self.kind == "classification" else numbers.double().reshape(outputs.shape).numpy()
         found = {}
         for each in map(find, self.metrics):
             said = self.labels(outputs) if each.needs == "labels" else self.predictions(outputs)
@@ -191,7 +220,7 @@ class Task:
         >>> Task.read(task.told()) == task
         True
         """
-        forecast, weight = told.get("forecast"), told.get("class_weight")
+        forecast, weight, scale = told.get("forecast"), told.get("class_weight"), told.get("scale")
         return cls(
             told["kind"],
             tuple(told["input_shape"]),
@@ -204,6 +233,7 @@ class Task:
             float(told.get("label_smoothing", 0.0)),
             tuple(told.get("metrics", ())),
             told.get("headline", ""),
+            None if scale is None else Scale(float(scale["mean"]), float(scale["std"])),
         )
 
 
