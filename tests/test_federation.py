@@ -70,7 +70,7 @@ def test_from_frame_and_from_datasets_agree_with_arrays() -> None:
     x, y = arrays(40)
     site = np.repeat(["north", "south"], 20)
     frame = pd.DataFrame(x.astype(np.float32), columns=["p", "q", "r"]).assign(site=site, label=y)
-    tabular = Federation.from_frame(frame, client="site", target="label")
+    tabular = Federation.from_frame(frame, client="site", target="label", standardise=False)
     halves = {"north": slice(0, 20), "south": slice(20, 40)}
     direct = Federation.from_arrays({k: (x[s].astype(np.float32), y[s]) for k, s in halves.items()})
     sets = {
@@ -122,8 +122,6 @@ def test_missing_columns_list_near_matches() -> None:
     frame = pd.DataFrame({"site": ["a"], "label": [1], "x": [0.0]})
     with pytest.raises(FedkinError, match="unknown client column 'sites'; did you mean 'site'"):
         Federation.from_frame(frame, client="sites", target="label")
-    with pytest.raises(FedkinError, match="column 'x' is not numeric"):
-        Federation.from_frame(frame.assign(x="text"), client="site", target="label")
 
 
 def test_public_sets_may_be_common() -> None:

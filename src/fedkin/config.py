@@ -61,7 +61,7 @@ class NamedData(BaseModel):
 
 
 class OwnTable(BaseModel):
-    """A CSV or Parquet file of the user's own."""
+    """A CSV, Excel or Parquet file of the user's own."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -70,10 +70,16 @@ class OwnTable(BaseModel):
     client: str
     target: str
     seed: int | None = None
-    task: Literal["classification", "regression"] | None = None
+    task: Literal["classification", "regression", "counts"] | None = None
     missing: Literal["impute", "error"] = "impute"
+    missing_values: list[str | int | float] = []
     standardise: bool = True
     drop: list[str] = []
+    keep: list[str] | None = None
+    id: str | None = None
+    date: list[str] = []
+    sep: str | None = None
+    encoding: str | None = None
     max_categories: int = 100
     test_fraction: float = 0.25
     validation_fraction: float = 0.0

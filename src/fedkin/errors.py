@@ -27,10 +27,11 @@ def unknown(kind: str, name: object, known: Iterable[object]) -> FedkinError:
     unknown algorithm 'zzz'; choose one of: fedavg, fedpnp
     """
     names = [str(entry) for entry in known]
+    shown = [repr(entry) if entry.split() != [entry] else entry for entry in names]  # blanks in a name must be seen
     near = get_close_matches(str(name), names, n=3, cutoff=0.5)
     if near:
         return FedkinError(f"unknown {kind} {str(name)!r}; did you mean {', '.join(map(repr, near))}?")
-    return FedkinError(f"unknown {kind} {str(name)!r}; choose one of: {', '.join(names)}")
+    return FedkinError(f"unknown {kind} {str(name)!r}; choose one of: {', '.join(shown)}")
 
 
 def refuse_truth_values(owner: str, model: type[BaseModel], given: Mapping[str, Any]) -> None:

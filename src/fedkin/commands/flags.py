@@ -39,9 +39,25 @@ Partition = Annotated[
     str | None,
     option("--partition", help="who holds what: natural, iid, dirichlet:0.3, labels:2, shards:2, …", panel=DATA),
 ]
-Csv = Annotated[Path | None, option("--csv", help="a table of your own (CSV or Parquet)", panel=DATA)]
+Csv = Annotated[Path | None, option("--csv", help="a table of your own (CSV, Excel or Parquet)", panel=DATA)]
 Client = Annotated[str | None, option("--client", help="the table's column that names the client", panel=DATA)]
 Target = Annotated[str | None, option("--target", help="the table's column to predict", panel=DATA)]
+Drop = Annotated[list[str] | None, option("--drop", help="a column to leave out (repeatable)", panel=DATA)]
+Keep = Annotated[list[str] | None, option("--keep", help="use these columns only (repeatable)", panel=DATA)]
+IdColumn = Annotated[str | None, option("--id", help="a column that names the rows; no input", panel=DATA)]
+DateColumn = Annotated[
+    list[str] | None,
+    option("--date", help="a column of dates: year, month, weekday, days since (repeatable)", panel=DATA),
+]
+MissingValue = Annotated[
+    list[str] | None,
+    option("--missing", help="a cell that means missing, for example -999 (repeatable)", panel=DATA, metavar="VALUE"),
+]
+Sep = Annotated[str | None, option("--sep", help="the separator of a CSV file (default: ,)", panel=DATA)]
+Encoding = Annotated[str | None, option("--encoding", help="of a CSV file, for example latin-1", panel=DATA)]
+TargetKind = Annotated[
+    str | None, option("--task", help="the target is: classification, regression or counts", panel=DATA)
+]
 DataSeed = Annotated[
     int | None,
     option("--data-seed", help="fix partition and splits while --seed varies (default: --seed)", panel=DATA),
@@ -110,6 +126,14 @@ SETTINGS: dict[str, Any] = {
     "csv": Csv,
     "client": Client,
     "target": Target,
+    "drop": Drop,
+    "keep": Keep,
+    "id": IdColumn,
+    "date": DateColumn,
+    "missing": MissingValue,
+    "sep": Sep,
+    "encoding": Encoding,
+    "task": TargetKind,
     "data_seed": DataSeed,
     "model": Model,
     "graph": Graph,
@@ -128,6 +152,8 @@ SETTINGS: dict[str, Any] = {
     "ray_address": RayAddress,
 }
 """The flags of every command that trains."""
+TABLE = ("drop", "keep", "id", "date", "sep", "encoding", "task")
+"""Those that speak of a table, as [data] has them."""
 
 
 def take_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -166,7 +192,8 @@ def class_weight(text: str) -> str | list[float] | dict[str, float]:
 
 def layer(**given: Any) -> dict[str, dict[str, Any]]:
     """Flags as a layer of settings; those that were not given leave no trace."""
-    data = {key: given.get(key) for key in ("clients", "partition", "client", "target")}
+    data = {key: given.get(key) for key in ("clients", "partition", "client", "target", *TABLE)}
+    data |= {"missing_values": given.get("missing") or None}
     data |= {"name": given.get("data"), "seed": given.get("data_seed")}
     if given.get("csv") is not None:
         if given.get("data") is not None:
@@ -191,5 +218,6 @@ def layer(**given: Any) -> dict[str, dict[str, Any]]:
         "algorithms": {name: {} for name in given.get("algorithms") or ()},
     }
     return {
-        name: {key: value for key, value in section.items() if value is not None} for name, section in sections.items()
+        name: {key: value for key, value in section.items() if value is not None and value != []}
+        for name, section in sections.items()
     }

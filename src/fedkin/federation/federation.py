@@ -17,7 +17,6 @@ from fedkin.federation.targets import encoded
 from fedkin.task import Kind, Task
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
     from fedkin.graphs import ClientGraph
@@ -127,27 +126,15 @@ class Federation:
         return cls(names, learned, train, validation, test, public=read_public(public, shape), **about)
 
     @classmethod
-    def from_frame(cls, frame: pd.DataFrame, client: str, target: str, **options: Any) -> Federation:
-        """A federation from a data frame with a client column and a target column; the other columns are inputs.
+    def from_frame(cls, frame: Any, client: str, target: str, **options: Any) -> Federation:
+        """A federation from a raw data frame (pandas or polars): a client column, a target column, the others are inputs.
 
-        Inputs must be numeric and complete here; `fedkin.data.tabular` prepares raw tables (categories, missing
-        values, standardisation fitted on training rows). `options` are those of `from_arrays`.
+        Rows are split; then missing values, categories, dates and scales are fitted on training rows. `options` are those
+        of `fedkin.data.from_table`: drop, keep, id, date, missing_values, standardise, task, test_fraction, …
         """
-        for role, column in (("client", client), ("target", target)):
-            if column not in frame.columns:
-                raise unknown(f"{role} column", column, list(frame.columns))
-        inputs = frame.drop(columns=[client, target])
-        text = [str(c) for c in inputs.columns if inputs[c].dtype.kind not in "biuf"]
-        if text:
-            raise FedkinError(
-                f"column {text[0]!r} is not numeric; encode it first, or use fedkin.data.tabular, which does"
-            )
-        if frame[client].isna().any():
-            raise FedkinError(f"client column {client!r} has empty cells; drop these rows or fill them in")
-        values = inputs.to_numpy(dtype=np.float32)
-        targets = frame[target].to_numpy()
-        groups = frame.groupby(client, sort=True).indices
-        return cls.from_arrays({str(name): (values[rows], targets[rows]) for name, rows in groups.items()}, **options)
+        from fedkin.federation.table import from_table
+
+        return from_table(frame, client, target, **options)
 
     @classmethod
     def from_datasets(cls, datasets: Mapping[str, Any], **options: Any) -> Federation:

@@ -221,22 +221,32 @@ def per_sample(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor
     found: dict[str, Tensor] = {}
     if "accuracy" in task.metrics and task.one_label:
         found["accuracy"] = (outputs.argmax(dim=1) == targets).to(outputs.dtype)
-    if "mse" in task.metrics and task.loss == "mse":
+    if "mse" in task.metrics and task.loss == "mse" and task.scale is None:
         found["mse"] = mse(outputs, targets)
     return found
+
+
+def distinct(labels: Tensor, real: Tensor, classes: int) -> Tensor:
+    """How many different labels each client's samples are given, (k,); labels and real are (k, n), the first is real."""
+    seen = torch.zeros((len(labels), classes), dtype=torch.float64)
+    return seen.scatter_(1, torch.where(real, labels, labels[:, :1]), 1.0).sum(dim=1)
 
 
 def evaluate(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int = 2**22) -> dict[str, Tensor]:
     """Mean loss and the task's metrics of each client's model on its own samples.
 
     Returns {"loss": (k,), "count": (k,)}, every metric by its key, (k,), NaN where it has no value, and for forecasts what
-    `forecast_errors` says; a client without samples has zeros and count 0.
+    `forecast_errors` says; a client without samples has zeros and count 0. Of classes also `distinct_count`: how many its
+    model predicts at all.
     """
     samples: Samples = getattr(shard, part)
     sizes, forecast = samples.sizes[ids], shard.task.forecast
     names = ("loss", *shard.task.metric_keys, *forecast_names(shard.task))
     loss_per_sample = loss_of(shard.task)
     answer = {name: torch.zeros(len(ids), dtype=torch.float64) for name in names}
+    classes = shard.task.kind == "classification"
+    if classes:
+        answer["distinct_count"] = torch.zeros(len(ids), dtype=torch.float64)
 
     def work(chosen: np.ndarray) -> None:
         longest = int(sizes[chosen].max())
@@ -255,6 +265,8 @@ def evaluate(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int
         for name, value in means.items():
             sums = (value.double().view(real.shape) * real).sum(dim=1)
             answer[name][pick] = sums / torch.from_numpy(np.maximum(sizes[chosen], 1))
+        if classes:
+            answer["distinct_count"][pick] = distinct(outputs.argmax(dim=2), real, shard.task.outputs)
         if not means.keys() >= set(shard.task.metric_keys):
             for k, place in enumerate(chosen):
                 n = int(sizes[place])

@@ -40,7 +40,7 @@ class Estimators(ModelSpec):
         for client in names:
             if client not in given:
                 raise FedkinError(f"client {client!r} has no model; the dict of models must name every client")
-        spec = cls(nn.Module, Layout((), (), (), ()), dtype, name, dict(given))
+        spec = cls(nn.Module, Layout((), (), (), ()), dtype, name, given=dict(given))
         for client in names:
             spec.learner(client, task, Streams(0))
         return spec

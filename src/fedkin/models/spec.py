@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from fedkin.models.networks import build_network
 from fedkin.streams import Streams
 from fedkin.task import Task
 
-ModelLike = str | Callable[[], Any] | Mapping[str, Any]
+ModelLike = str | nn.Module | Callable[[], Any] | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -29,28 +30,34 @@ class ModelSpec:
     layout: Layout
     dtype: torch.dtype
     name: str | None = None
+    copied: bool = False
+    """Whether the user gave a module, whose weights are the initial ones."""
 
     @classmethod
     def of(cls, model: ModelLike, task: Task, dtype: torch.dtype = torch.float32) -> ModelSpec:
-        """From the name of a built-in network or a callable that returns an nn.Module."""
+        """From the name of a built-in network, a callable that returns an nn.Module, or a module, which is copied.
+
+        A module's own weights are the initial ones. Lazy layers are given their shapes, and of Hugging Face-style outputs the
+        logits are taken.
+        """
         name = model if isinstance(model, str) else None
         if isinstance(model, Mapping):
             raise FedkinError(
                 "a model per client (a dict) needs a method that exchanges predictions, not weights: use fedrelax"
             )
 
+        def plain() -> nn.Module:
+            return ready(_made(model, task), task, dtype)
+
         def factory() -> nn.Module:
-            return (build_network(model, task) if isinstance(model, str) else model()).to(dtype)
+            return Logits(plain()) if wrapped else plain()
 
         with torch.random.fork_rng(devices=[]):
-            module = factory() if callable(model) or name else None
-        if not isinstance(module, nn.Module):
-            raise FedkinError(
-                "model must be the name of a built-in network or a callable that returns a new nn.Module; "
-                f"got {type(model).__name__}"
-            )
+            output = _probed(plain(), task, dtype)
+            wrapped = hasattr(output, "logits") or (isinstance(output, Mapping) and "logits" in output)
+            module = factory()
         _check_output(module, task, dtype)
-        return cls(factory, Layout.of(module), dtype, name)
+        return cls(factory, Layout.of(module), dtype, name, isinstance(model, nn.Module))
 
     def template(self) -> nn.Module:
         """A new module whose values do not matter; the global random state is left alone."""
@@ -61,7 +68,10 @@ class ModelSpec:
         """The common initial weights w₀ (or the `index`-th set of them), shape (B,)."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(streams.integer("init", index))
-            return self.layout.pack(self.factory(), self.dtype)
+            module = self.factory()
+            if index and self.copied:  # a second set of weights must differ from the module's own
+                module.apply(_draw_again)
+            return self.layout.pack(module, self.dtype)
 
     def initial_counters(self) -> Tensor:
         """The integer buffers at the start, shape (number of counters,)."""
@@ -79,16 +89,67 @@ class ModelSpec:
         return module.eval()
 
 
-def _check_output(module: nn.Module, task: Task, dtype: torch.dtype) -> None:
-    """Try the model on two made-up inputs, so that a mismatch is found before training."""
+class Logits(nn.Module):
+    """A module whose output is an object or a dict with `logits`, as Hugging Face's are: only these are put out."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        output = self.inner(x)
+        found: Tensor = output["logits"] if isinstance(output, Mapping) else output.logits
+        return found
+
+
+def _made(model: Any, task: Task) -> nn.Module:
+    """A new module from what the user gave."""
+    if isinstance(model, nn.Module):
+        return copy.deepcopy(model)
+    made = build_network(model, task) if isinstance(model, str) else model() if callable(model) else None
+    if not isinstance(made, nn.Module):
+        raise FedkinError(
+            "model must be the name of a built-in network, an nn.Module or a callable that returns a new one; "
+            f"got {type(model).__name__}"
+        )
+    return made
+
+
+def ready(module: nn.Module, task: Task, dtype: torch.dtype) -> nn.Module:
+    """The module in the run's number type, lazy layers with their shapes, its output a tensor."""
+    lazy = any(nn.parameter.is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers()))
+    if lazy:
+        _probed(module.to(dtype), task, dtype)
+    return module.to(dtype)
+
+
+def _draw_again(layer: nn.Module) -> None:
+    reset = getattr(layer, "reset_parameters", None)
+    if callable(reset):
+        reset()
+
+
+def _probed(module: nn.Module, task: Task, dtype: torch.dtype) -> Any:
+    """What the model puts out for two made-up inputs."""
     probe = torch.zeros((2, *task.input_shape), dtype=torch.int64 if task.tokens else dtype)
+    was_training = module.training
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            was_training = module.training
-            output = module.eval()(probe)
-            module.train(was_training)
+        with torch.no_grad():
+            return module.eval()(probe)
     except Exception as problem:
         raise FedkinError(f"the model does not take inputs of shape {task.input_shape}: {problem}") from problem
+    finally:
+        module.train(was_training)
+
+
+def _check_output(module: nn.Module, task: Task, dtype: torch.dtype) -> None:
+    """Try the model on two made-up inputs, so that a mismatch is found before training."""
+    with torch.random.fork_rng(devices=[]):
+        output = _probed(module, task, dtype)
+    if not isinstance(output, Tensor):
+        raise FedkinError(
+            f"the model puts out a {type(output).__name__}, not a tensor; return the {task.wanted} per input alone"
+        )
     n = output.numel() // 2
     if len(output) != 2 or n != task.outputs:
         raise FedkinError(

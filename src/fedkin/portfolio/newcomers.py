@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +20,15 @@ def read_newcomers(
     `client` and `target` name columns; by default those of the run's own table.
     """
     from fedkin.data.tabular import read_table
+    from fedkin.federation.table import tidy
     from fedkin.result.predict import inputs_of
 
     source = result.config["data"]
     client, target = client or source.get("client"), target or source.get("target")
     if client is None or target is None:
         raise FedkinError("the run was not trained on a table; name the columns with --client and --target")
-    frame = read_table(path)
+    texts = [str(entry["name"]) for entry in result.facts.get("inputs") or () if entry.get("categories") is not None]
+    frame = tidy(read_table(path, [client, *texts], source.get("sep"), source.get("encoding")))
     for column in (client, target):
         if column not in frame.columns:
             raise unknown(f"column in {path}", column, list(frame.columns))
@@ -40,7 +43,10 @@ def read_newcomers(
             raise unknown(f"class in column {target!r}", strange[0], result.task.classes)
         y = np.array([codes[str(value)] for value in y], dtype=object)
         y = np.array(y.tolist())
+    scale = result.task.scale
+    y = y if scale is None else scale.shrink(y)
     names = frame[client].astype(str).str.strip().to_numpy()
     clients = {name: (x[names == name], y[names == name]) for name in dict.fromkeys(names)}
     classes = list(result.task.classes) if result.task.one_label else None
-    return Federation.from_arrays(clients, task=result.task.kind, classes=classes, test_fraction=test_fraction)
+    made = Federation.from_arrays(clients, task=result.task.kind, classes=classes, test_fraction=test_fraction)
+    return made if scale is None else replace(made, task=replace(made.task, scale=scale))

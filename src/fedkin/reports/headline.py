@@ -63,6 +63,16 @@ def verdict_on(methods: Sequence[Contender]) -> Headline:
             ),
             "unknown",
         )
+    if _undecided(winner) and _undecided(alone):
+        return Headline(
+            "These models cannot be judged: they predict one class only",
+            (
+                f"With {winner.label} and alone alike, most models give all test samples of their client the same class, so "
+                f"{task.metric} only counts how frequent that class is. Judge by AUROC (headline='auroc'), weigh classes "
+                "(class_weight='balanced'), or train longer.",
+            ),
+            "unknown",
+        )
     differences = all_gains(winner, alone)
     if not np.isfinite(differences).any():
         return Headline(
@@ -102,6 +112,15 @@ def _judged(winner: Contender, alone: Contender, differences: np.ndarray, candid
             "less on new ones."
         )
     return Headline(title, tuple(sentences), verdict)
+
+
+def _undecided(method: Contender) -> bool:
+    """Whether most of its models that saw several classes predict a single one, and the metric counts labels."""
+    run = method.first
+    if run.task.headline_metric.needs != "labels" or not run.facts.get("single_class"):
+        return False
+    several = len(run.names) if run.label_counts is None else int(((run.label_counts > 0).sum(axis=1) > 1).sum())
+    return len(run.facts["single_class"]) > several / 2
 
 
 def _ends(differences: np.ndarray, names: Sequence[str], metric: Metric) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -27,6 +29,40 @@ class Callback:
 
     def on_end(self, run: Run) -> None:
         """After the last round, also when the run stops early or fails."""
+
+
+class Call(Callback):
+    """A plain function (run, record) → whether to stop, as a callback."""
+
+    def __init__(self, function: Callable[[Run, Record], bool | None]) -> None:
+        self.function = function
+
+    def on_round(self, run: Run, record: Record) -> bool | None:
+        return self.function(run, record) is True
+
+
+def as_callbacks(given: Any) -> list[Callback]:
+    """Callbacks as a user gives them: one or several, objects with on_start, on_round and on_end, or plain functions."""
+    alone = isinstance(given, Callback) or callable(given)
+    return [_as_callback(entry) for entry in ([given] if alone else list(given))]
+
+
+def _as_callback(entry: Any) -> Callback:
+    if isinstance(entry, Callback) or all(hasattr(entry, name) for name in ("on_start", "on_round", "on_end")):
+        if not isinstance(entry, type):
+            return cast(Callback, entry)
+        raise FedkinError(f"callback {entry.__name__} is a class; make one: {entry.__name__}()")
+    if not callable(entry) or isinstance(entry, type):
+        raise FedkinError(f"callback {entry!r} is neither a fedkin.Callback nor a function (run, record)")
+    try:
+        signature(entry).bind(None, None)
+    except TypeError:
+        raise FedkinError(
+            f"callback {getattr(entry, '__name__', entry)!r} must take two arguments: (run, record)"
+        ) from None
+    except ValueError:  # built-in functions tell nothing of their arguments
+        pass
+    return Call(entry)
 
 
 def _mean(record: Record, when: str, metric: str) -> float | None:

@@ -25,10 +25,11 @@ from fedkin.result.history import History, Record
 from fedkin.roster import Roster
 from fedkin.run import checkpoint
 from fedkin.run.cadence import Saves, rounds_between_tests
-from fedkin.run.callbacks import Callback, Interrupt
+from fedkin.run.callbacks import Callback, Interrupt, as_callbacks
 from fedkin.run.deployed import choose_trained, per_client_metrics, picked, whole_models
 from fedkin.run.directory import RunDirectory, refuse_other_settings
 from fedkin.run.graph import build_from, wanted
+from fedkin.run.notices import notices, single_class
 from fedkin.run.options import Options
 from fedkin.run.recorded import config_of
 from fedkin.run.rows_file import RowMemory, slices
@@ -60,7 +61,7 @@ class Run:
     ) -> None:
         self.roster, self.clients, self.algorithm, self.options, self.out = roster, clients, algorithm, options, out
         self.directory = None if out is None else RunDirectory(out)
-        self.callbacks = list(callbacks)
+        self.callbacks = as_callbacks(callbacks)
         streams = Streams(options.seed)
         if options.global_test and not spec.layout.width:
             raise FedkinError("global_test moves models between clients, but these clients bring models of their own")
@@ -256,7 +257,7 @@ class Run:
         models: Mapping[str, Any] = Models(self.setting.names, *picked(trained, found["post"], found["pre"]), spec)
         if not spec.layout.width:
             models = self.clients.estimators()
-        facts = self._facts()
+        facts = self._facts() | {"single_class": single_class(self.roster, self.final, trained)}
         if self.options.global_test:
             facts["global"] = {when: self._on_global_test(rows) for when, (rows, _) in found.items()}
         result = Result(
@@ -273,7 +274,7 @@ class Run:
             raw_influence=self.state.arrays.get("influence"),
             extras={name: self.state.arrays[name] for name in self.algorithm.keeps if name in self.state.arrays},
             label_counts=self.roster.label_counts,
-            notes=self.roster.notes,
+            notes=(*self.roster.notes, *notices(self.roster, self.history, self.callbacks, facts["single_class"])),
             facts=facts,
         )
         if result.graph is None and result.learned_rounds:

@@ -37,6 +37,10 @@ def chosen(
     )
     check_metrics(task)
     check_loss(task)
+    if task.scale is not None and str(task.loss).partition(":")[0] == "poisson":
+        raise FedkinError(
+            "loss 'poisson' needs the counts themselves, but the targets were standardised: task='counts'"
+        )
     return task
 
 

@@ -60,6 +60,31 @@ class Forecast:
 
 
 @dataclass(frozen=True)
+class Scale:
+    """Numbers as targets, standardised over the training samples of a federation: a target y stands for y·std + mean."""
+
+    mean: float
+    std: float
+
+    @classmethod
+    def fit(cls, values: np.ndarray) -> Scale:
+        """
+        >>> Scale.fit(np.array([10.0, 30.0]))
+        Scale(mean=20.0, std=10.0)
+        """
+        std = float(np.std(values.astype(np.float64)))
+        return cls(float(np.mean(values.astype(np.float64))), std if std > 0 else 1.0)
+
+    def shrink(self, values: np.ndarray) -> np.ndarray:
+        """From the target's units to what is learned."""
+        return ((values.astype(np.float64) - self.mean) / self.std).astype(np.float32)
+
+    def told(self, values: Tensor) -> Tensor:
+        """From what is learned to the target's units."""
+        return values * self.std + self.mean
+
+
+@dataclass(frozen=True)
 class Task:
     """What is learned: the kind of target, the shapes that every client shares, what is minimised and how it is judged.
 
@@ -87,6 +112,8 @@ class Task:
     """The metric that tables and reports speak of: one of `metrics`."""
     described: Mapping[str, Metric] = field(default_factory=dict, compare=False, repr=False)
     """Metrics as a file describes them: to show a result of somebody's own metric, nothing is imported."""
+    scale: Scale | None = None
+    """For regression on a table: targets are z-scores. Losses speak of these, predictions and metrics of the target's units."""
 
     def __post_init__(self) -> None:
         metrics = tuple(self.metrics) or (self.headline or METRIC[self.kind],)
@@ -145,7 +172,8 @@ class Task:
         link = LINKS[self.kind] if known is None else known.link
         if link == "softmax":
             return outputs.softmax(dim=-1)
-        return {"sigmoid": outputs.sigmoid, "exp": outputs.exp, "identity": outputs.clone}[link]()
+        found = {"sigmoid": outputs.sigmoid, "exp": outputs.exp, "identity": outputs.clone}[link]()
+        return found if self.scale is None else self.scale.told(found)
 
     def labels(self, outputs: Tensor) -> Tensor:
         """The labels that outputs (n, C) predict: codes (n,), or 0/1 columns (n, C)."""
@@ -194,7 +222,8 @@ class Task:
         from fedkin.task.metrics import find
 
         outputs = outputs.double().reshape(len(targets), -1)
-        true = targets.numpy() if self.one_label else targets.double().reshape(outputs.shape).numpy()
+        numbers = targets if self.scale is None else self.scale.told(targets.double())
+        true = targets.numpy() if self.one_label else numbers.double().reshape(outputs.shape).numpy()
         found = {}
         for each in map(find, self.metrics):
             said = self.labels(outputs) if each.needs == "labels" else self.predictions(outputs)
@@ -219,7 +248,7 @@ class Task:
         """
         from fedkin.task.metrics import METRICS, Metric
 
-        forecast, weight = told.get("forecast"), told.get("class_weight")
+        forecast, weight, scale = told.get("forecast"), told.get("class_weight"), told.get("scale")
         strange = {name: own for name, own in told.get("described", {}).items() if name not in METRICS}
         return cls(
             told["kind"],
@@ -234,6 +263,7 @@ class Task:
             tuple(told.get("metrics", ())),
             told.get("headline", ""),
             {name: Metric.read(own) for name, own in strange.items()},
+            None if scale is None else Scale(float(scale["mean"]), float(scale["std"])),
         )
 
 

@@ -1,0 +1,95 @@
+"""Columns that cannot become inputs: each named, with what to do about it, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedkin.errors import FedkinError
+from fedkin.federation.columns import as_text, date_formats, is_number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOSTLY = 0.5
+"""A column of text of which more than this share are numbers was meant to hold numbers."""
+
+
+def refuse_all(faults: Iterable[str]) -> None:
+    """One line with every fault, if there are any."""
+    found = list(faults)
+    if found:
+        raise FedkinError(found[0] if len(found) == 1 else f"{len(found)} faults: " + "; ".join(found))
+
+
+def told(values: Sequence[str], most: int = 3) -> str:
+    """The first few of several texts, in quotes so that blanks are seen.
+
+    >>> told(["a", "b ", "c", "d"])
+    "'a', 'b ', 'c', …"
+    """
+    return ", ".join(map(repr, values[:most])) + (", …" if len(values) > most else "")
+
+
+def fault_of(values: pd.Series, complete: bool, dated: bool, max_categories: int) -> str | None:
+    """Why a cleaned column cannot be used, and what to do; None if it can. `complete`: missing cells are refused."""
+    name = str(values.name)
+    absent = int(values.isna().sum())
+    if absent and complete:
+        return f'column {name!r} has {absent} missing values; fill them in, or use missing="impute"'
+    if dated:
+        return _no_dates(values)
+    if values.dtype.kind in "mM":
+        return (
+            f"column {name!r} holds dates; read it as such (--date {_quoted(name)}) or drop it (--drop {_quoted(name)})"
+        )
+    if is_number(values):
+        if values.dtype.kind == "c":
+            return f"column {name!r} holds complex numbers; drop it (--drop {_quoted(name)})"
+        infinite = values.dtype.kind == "f" and bool(np.isinf(values.to_numpy(dtype=float, na_value=np.nan)).any())
+        return f"column {name!r} holds infinite numbers; drop or replace them (--missing inf)" if infinite else None
+    texts = len(set(as_text(values)))
+    return f"column {name!r} holds {texts} different texts, more than {max_categories}; {_instead(values)}" if (
+        texts > max_categories
+    ) else None  # fmt: skip
+
+
+def _no_dates(values: pd.Series) -> str | None:
+    if values.dtype.kind == "M" or values.isna().all() or date_formats(values):
+        return None
+    strange = values.dropna()
+    for format in ("ISO8601", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y"):  # the format of most cells tells which are strange
+        import pandas as pd
+
+        wrong = strange[pd.to_datetime(strange.astype(str), format=format, errors="coerce", utc=True).isna()]
+        if len(wrong) < MOSTLY * len(strange):
+            strange = wrong
+            break
+    cells = told([str(cell) for cell in strange.unique()])
+    return (
+        f"column {str(values.name)!r} has cells that are no dates of one format: {cells}; mend them, or --missing them"
+    )
+
+
+def _instead(values: pd.Series) -> str:
+    """What to do with a column of too many texts."""
+    import pandas as pd
+
+    name, known = _quoted(str(values.name)), values.dropna()
+    wrong = known[pd.to_numeric(known, errors="coerce").isna()]
+    if len(wrong) < MOSTLY * len(known):
+        cells = wrong.astype(str).unique()
+        return f"{len(wrong)} cells are no numbers: {told(list(cells))}; if they mean missing: --missing {_quoted(cells[0])}"
+    if pd.to_numeric(known.astype(str).str.replace(",", "."), errors="coerce").notna().all():
+        return "its numbers have a decimal comma; write a point"
+    if date_formats(values):
+        return f"they are dates: --date {name}"
+    if known.is_unique:
+        return f"one in every row, an identifier: --id {name} or --drop {name}"
+    return f"drop it (--drop {name}) or raise max_categories"
+
+
+def _quoted(text: str) -> str:
+    return text if text.isidentifier() else repr(text)
