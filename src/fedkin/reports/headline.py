@@ -68,7 +68,7 @@ def verdict_on(methods: Sequence[Contender]) -> Headline:
             "These models cannot be judged: they predict one class only",
             (
                 f"With {winner.label} and alone alike, most models give all test samples of their client the same class, so "
-                f"{task.metric} only counts how frequent that class is. Judge by AUROC (headline='auroc'), weigh classes "
+                f"{winner.first.task.headline_metric.label} only counts how frequent that class is. Judge by AUROC (headline='auroc'), weigh classes "
                 "(class_weight='balanced'), or train longer.",
             ),
             "unknown",
