@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedkin import __version__
-from fedkin.commands import algorithms, auto, compare, data, demo, deploy, graph, predict, report, reproduce, run
+from fedkin.commands import algorithms, auto, compare, data, demo, deploy, graph, predict, report, reproduce, run, runs
 from fedkin.errors import FedkinError
 
 
@@ -80,6 +80,7 @@ COMMANDS = (
     run.resume,
     report.report,
     predict.predict,
+    runs.runs,
     reproduce.reproduce,
 )
 for command in (*COMMANDS, algorithms.algorithms):
