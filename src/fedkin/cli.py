@@ -26,6 +26,7 @@ from fedkin.commands import (
     report,
     reproduce,
     run,
+    runs,
 )
 from fedkin.errors import FedkinError
 
@@ -94,6 +95,7 @@ COMMANDS = (
     run.resume,
     report.report,
     predict.predict,
+    runs.runs,
     reproduce.reproduce,
 )
 for command in (*COMMANDS, algorithms.algorithms):

@@ -17,6 +17,7 @@ from fedkin.files import versions, write_json
 from fedkin.graphs import ClientGraph
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike
+from fedkin.notebook import html_table
 from fedkin.portfolio.contender import Auto
 from fedkin.result import Result, records
 from fedkin.result.contenders import ALONE, Contender, Standing, find_alone, line
@@ -77,6 +78,17 @@ class Comparison:
     def means(self) -> list[dict[str, Any]]:
         """The lines as plain values, for JSON."""
         return [{**entry.to_dict(), "listed": entry.algorithm in self.listed} for entry in self.lines]
+
+    def _repr_html_(self) -> str:
+        shown = [entry for entry in self.lines if entry.algorithm in self.listed] or list(self.lines)
+        rows = (
+            [e.title, e.deployed["mean"], e.deployed["worst5"], *("–" if v is None else v for v in (e.gained, e.lost))]
+            for e in shown
+        )
+        metric = shown[0].metric if shown else "metric"
+        notes = [f"{name}: {why}" for name, why in self.skipped.items()]
+        notes += [f"{run['algorithm']}, seed {run['seed']}: {run['reason']}" for run in self.failed]
+        return html_table("Comparison", ("method", metric, "worst 5 %", "gained", "lost"), rows, notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""

@@ -14,6 +14,7 @@ from fedkin.errors import FedkinError, unknown
 from fedkin.federation.reading import common_shape, read_public, read_samples
 from fedkin.federation.split import PARTS, Holdout, Split
 from fedkin.federation.targets import encoded
+from fedkin.notebook import html_table
 from fedkin.task import Kind, Task
 
 if TYPE_CHECKING:
@@ -162,6 +163,11 @@ class Federation:
             what = f"{self.task.kind} with outputs {self.task.output_shape}"
         sizes = " / ".join(f"{len(s.x)} {n}" for n, s in self._splits().items())
         return f"Federation({len(self)} clients, {what}, inputs {self.task.input_shape}, {sizes} samples)"
+
+    def _repr_html_(self) -> str:
+        splits = self._splits()
+        rows = ([name, *(int(s.sizes[k]) for s in splits.values())] for k, name in enumerate(self.names))
+        return html_table(repr(self), ("client", *splits), rows, self.notes)
 
     def _splits(self) -> dict[str, Split]:
         return {"train": self.train, "validation": self.validation, "test": self.test}

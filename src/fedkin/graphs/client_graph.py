@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import files, spectrum, validation
+from fedkin.notebook import html_table
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -67,6 +68,11 @@ class ClientGraph:
             f"ClientGraph({_count(len(self), 'client')}, {_count(self.n_edges, 'edge')}, {_count(parts, 'component')}, "
             f"mean degree {self.degrees.mean() if len(self) else 0:.3g})"
         )
+
+    def _repr_html_(self) -> str:
+        ends, degrees = np.diff(self.adjacency.indptr), self.degrees
+        rows = ([name, int(ends[k]), float(degrees[k])] for k, name in enumerate(self.names))
+        return html_table(repr(self), ("client", "neighbours", "weight"), rows)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ClientGraph):

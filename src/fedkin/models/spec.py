@@ -109,7 +109,7 @@ def _made(model: Any, task: Task) -> nn.Module:
     made = build_network(model, task) if isinstance(model, str) else model() if callable(model) else None
     if not isinstance(made, nn.Module):
         raise FedkinError(
-            "model must be the name of a built-in network, an nn.Module or a callable that returns a new one; "
+            "model must be the name of a built-in network or a callable that returns a new nn.Module, or a module; "
             f"got {type(model).__name__}"
         )
     return made

@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedkin.files import Batch, append, plain, write_atomic
+from fedkin.notebook import html_table
 from fedkin.result.stored import read_records
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Record = dict[str, Any]
+
+
+def _mean(values: Sequence[float] | None) -> float:
+    """The mean over clients that have a value."""
+    known = np.array([] if values is None else values, dtype=float)
+    known = known[np.isfinite(known)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 class History(Sequence[Record]):
@@ -42,6 +50,16 @@ class History(Sequence[Record]):
 
     def __repr__(self) -> str:
         return f"History({len(self.records)} rounds, {len(self.evaluated())} evaluated, {len(self.names)} clients)"
+
+    def _repr_html_(self) -> str:
+        metrics = list(self.evaluated()[-1]["pre"]) if self.evaluated() else []
+        rows = (
+            [record["round"], when, *(_mean(record[when].get(metric)) for metric in metrics)]
+            for record in reversed(self.evaluated())
+            for when in ("pre", "post")
+            if when in record
+        )
+        return html_table(repr(self), ("round", "when", *metrics), rows)
 
     def evaluated(self) -> list[Record]:
         """The records of the rounds that were evaluated."""

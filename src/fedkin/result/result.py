@@ -19,6 +19,7 @@ from fedkin.files import Batch, Manifest, read_tensors, write_tensors
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.directed import directed
 from fedkin.models import ModelLike, ModelSpec
+from fedkin.notebook import html_table
 from fedkin.result.combined import CombinedModels, Parts
 from fedkin.result.history import History
 from fedkin.result.stored import check_facts, check_tensors, read_config
@@ -212,6 +213,11 @@ class Result:
         means = {when: self.summary(when)["mean"] for when in ("pre", "post")}
         numbers = " ".join(f"{when} {mean:.4f}" if np.isfinite(mean) else f"{when} –" for when, mean in means.items())
         return f"Result({self.title}, {len(self.names)} clients, {rounds} rounds, test {self.task.metric} {numbers})"
+
+    def _repr_html_(self) -> str:
+        table = self.table()
+        rows = ([name, *line] for name, line in zip(self.names, table.itertuples(index=False)))
+        return html_table(repr(self), ("client", *map(str, table.columns)), rows, self.notes)
 
     @property
     def plot(self) -> Any:

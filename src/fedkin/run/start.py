@@ -90,7 +90,7 @@ def train(
 ) -> Result:
     """Train one model per client.
 
-    `model` is a callable that returns an nn.Module, or the name of a built-in network ("mlp"); `algorithm` an object from
+    `model` is a callable that returns an nn.Module, a module (copied), or the name of a built-in network; `algorithm` an object from
     `fedkin.algorithms` or a name; `graph` a ClientGraph, a builder ("knn:5") or a file; `out` a directory for
     checkpoints and the result. `options` are the fields of `Options`: loss, metrics, headline, fraction, eval_every, …
 
