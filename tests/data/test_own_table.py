@@ -166,3 +166,38 @@ def test_predictions_know_every_class_every_site_and_the_id(tmp_path: Path) -> N
     again = predict_file(tmp_path / "run", None, tmp_path / "visits.csv", client_column="site")
     assert np.allclose(again["probability_yes"], found["probability_yes"])
     assert again["visit"].tolist() == frame["visit"].tolist(), "the run's id column is kept"
+
+
+def prices(n: int = 300) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"site": rng.choice(["a", "b", "c"], n), "size": rng.normal(size=n)})
+    return frame.assign(price=90_000 + 20_000 * frame["size"] + rng.normal(scale=500, size=n))
+
+
+def test_exported_programs_and_cards_know_the_units(tmp_path: Path) -> None:
+    import json
+
+    import torch
+
+    result = fedkin.train(Federation.from_frame(prices(), "site", "price"), "linear", "fedavg", rounds=20)
+    out = result.export(tmp_path, "torch")
+    scale = json.loads((out / "a.json").read_text())["scale"]
+    assert scale["mean"] == pytest.approx(90_000, rel=0.1)
+    program = torch.export.load(out / "a.pt2").module()
+    inputs = torch.tensor([[0.0], [1.0]])
+    assert torch.allclose(program(inputs).detach(), result.models["a"](inputs) * scale["std"] + scale["mean"])
+
+
+def test_newcomers_are_scaled_as_the_run_was(tmp_path: Path) -> None:
+    from fedkin.portfolio.newcomers import read_newcomers
+
+    prices().to_csv(tmp_path / "old.csv", index=False)
+    federation = fedkin.data.from_csv(tmp_path / "old.csv", "site", "price", drop=(), missing_values=-999)
+    assert federation.source["missing_values"] == [-999]
+    fedkin.train(federation, "linear", "fedavg", rounds=2, out=tmp_path / "run")
+    new = prices(40).assign(site="d", price=lambda t: t["price"] + 10_000)
+    new.to_csv(tmp_path / "new.csv", index=False)
+    joined = read_newcomers(fedkin.load(tmp_path / "run"), tmp_path / "new.csv")
+    assert joined.task.scale == federation.task.scale
+    told = np.concatenate([joined.train.y, joined.test.y]) * joined.task.scale.std + joined.task.scale.mean
+    assert np.allclose(sorted(told), sorted(new["price"]), rtol=1e-5)

@@ -17,7 +17,7 @@ from fedkin import Federation
 from fedkin.cli import app
 from fedkin.errors import FedkinError
 from fedkin.notebook import MOST
-from fedkin.result.predict import predict
+from fedkin.result.predict import inputs_of, predict
 
 SITES, ROWS, POSITIVES = 12, 960, 0.039
 
@@ -119,6 +119,9 @@ def test_any_mess_gives_a_federation_or_one_line(data: st.DataObject, tmp_path: 
     assert all(name == name.strip() for name in federation.names)
     assert fedkin.data.load(**federation.source).fingerprint() == federation.fingerprint()
     result = fedkin.train(federation, "mlr", "fedavg", rounds=1)
+    again = inputs_of(result, fedkin.data.tabular.read_table(path))
+    prepared = np.concatenate([federation.train.x, federation.test.x])
+    assert sorted(map(tuple, again)) == sorted(map(tuple, prepared)), "new rows are prepared as those of training"
     told = predict(result, federation.names[0], fedkin.data.tabular.read_table(path))
     assert len(told) == n
     assert np.isfinite(told["probability"]).all()

@@ -13,10 +13,14 @@ from fedkin.federation import Federation
 from fedkin.federation.columns import InputColumn as InputColumn
 from fedkin.federation.columns import has_leading_zeros
 from fedkin.federation.table import from_table as from_table
+from fedkin.federation.table import listed
 
 if TYPE_CHECKING:
     import pandas as pd
 
+LISTS = ("drop", "keep", "date", "missing_values")
+NOT_TOLD = ("public", "graph", "truth", "notes", "source")
+"""What a settings file cannot hold."""
 EXCEL = (".xlsx", ".xlsm", ".xls", ".ods")
 
 
@@ -88,6 +92,8 @@ def from_csv(
                 f"{path} has one column, {str(frame.columns[0])!r}; name its separator: --sep ';'"
             ) from None
         raise problem
-    read = {key: value for key, value in (("sep", sep), ("encoding", encoding)) if value is not None}
-    source = {"name": "csv", "path": str(Path(path).resolve()), "client": client, "target": target, **read, **options}
+    told = {"sep": sep, "encoding": encoding, **{key: value for key, value in options.items() if key not in NOT_TOLD}}
+    told |= {key: list(listed(told[key])) for key in LISTS if told.get(key) is not None}
+    known = {key: value for key, value in told.items() if value is not None}
+    source = {"name": "csv", "path": str(Path(path).resolve()), "client": client, "target": target, **known}
     return replace(federation, source=source)

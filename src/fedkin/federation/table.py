@@ -59,8 +59,8 @@ def from_table(
     `Federation.from_arrays`.
     """
     frame, client, target = tidy(frame), str(client).strip(), str(target).strip()
-    drop, date = _listed(drop), _listed(date)
-    kept = None if keep is None else _listed(keep)
+    drop, date = _names(drop), _names(date)
+    kept = None if keep is None else _names(keep)
     chosen = {"client column": [client], "target column": [target], "id column": [] if id is None else [id.strip()]}
     asked = chosen | {"column": [*drop, *(kept or ())], "date column": date}
     refuse_all(
@@ -75,7 +75,7 @@ def from_table(
         raise unknown("missing", missing, ["impute", "error"])
     if not len(frame):
         raise FedkinError("the table has no rows; it needs some for every client")
-    sentinels = tuple(str(value) for value in _values(missing_values))
+    sentinels = tuple(str(value) for value in listed(missing_values))
     apart = [name for names in chosen.values() for name in names]
     wanted = [c for c in frame.columns if c not in [*apart, *drop] and (kept is None or c in kept)]
     clients, answers = cleaned(frame[client]), cleaned(frame[target], sentinels)
@@ -135,12 +135,13 @@ def tidy(frame: Any) -> pd.DataFrame:
     return frame.set_axis(names, axis=1).reset_index(drop=True)
 
 
-def _listed(names: Names) -> list[str]:
-    return [str(name).strip() for name in ([names] if isinstance(names, str) else names)]
-
-
-def _values(given: Any) -> list[Any]:
+def listed(given: Any) -> list[Any]:
+    """One value or several, as a list."""
     return [given] if isinstance(given, str | int | float) else list(given)
+
+
+def _names(given: Names) -> list[str]:
+    return [str(name).strip() for name in listed(given)]
 
 
 def groups(clients: pd.Series) -> dict[str, np.ndarray]:

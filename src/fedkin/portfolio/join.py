@@ -121,6 +121,10 @@ def _check(result: Result, federation: Federation) -> None:
             f"newcomers have {mine.kind} with inputs {mine.input_shape} and {mine.outputs} outputs, the run has "
             f"{theirs.kind} with {theirs.input_shape} and {theirs.outputs}; prepare them alike (classes=…)"
         )
+    if mine.scale != theirs.scale:
+        raise FedkinError(
+            "newcomers' targets are scaled otherwise than the run's; prepare them alike: fedkin join --csv"
+        )
     if mine.classes != theirs.classes:
         raise FedkinError(f"newcomers have the classes {list(mine.classes)}, the run has {list(theirs.classes)}")
 

@@ -49,4 +49,4 @@ def read_newcomers(
     clients = {name: (x[names == name], y[names == name]) for name in dict.fromkeys(names)}
     classes = list(result.task.classes) if result.task.one_label else None
     made = Federation.from_arrays(clients, task=result.task.kind, classes=classes, test_fraction=test_fraction)
-    return made if scale is None else replace(made, task=replace(made.task, scale=scale))
+    return made if scale is None else replace(made, task=replace(result.task, loss=made.task.loss))

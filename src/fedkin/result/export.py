@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,7 @@ from torch import nn
 
 from fedkin.errors import FedkinError, unknown
 from fedkin.files import write_atomic, write_json
+from fedkin.task import Scale
 
 if TYPE_CHECKING:
     from fedkin.result import Result
@@ -82,6 +84,7 @@ def card(result: Result, k: int, files: Sequence[str]) -> dict[str, Any]:
         "files": list(files),
         "model": config["model"],
         "task": {"kind": task.kind, "input_shape": task.input_shape, "classes": task.classes, "metric": task.metric},
+        "scale": None if task.scale is None else asdict(task.scale),
         "data": {"train_samples": int(result.sizes[k]), "label_counts": counts, **config["data"]},
         "method": {"title": result.title, **config["algorithm"]},
         "round": result.facts.get("rounds"),
@@ -119,10 +122,23 @@ def example_input(module: nn.Module, result: Result) -> torch.Tensor:
     return torch.zeros((2, *result.task.input_shape), dtype=torch.int64 if result.task.tokens else dtype)
 
 
+class InUnits(nn.Module):
+    """A model of standardised targets that speaks in their own units."""
+
+    def __init__(self, model: nn.Module, scale: Scale) -> None:
+        super().__init__()
+        self.model, self.scale = model, scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale.told(self.model(x))
+
+
 def _write_program(module: nn.Module, result: Result, format: Format, path: Path, client: str) -> None:
     """The model as a program that runs without fedkin, over batches of any size."""
     batch: Mapping[int, Any] = {0: torch.export.Dim.DYNAMIC}
     path.parent.mkdir(parents=True, exist_ok=True)
+    if result.task.scale is not None:
+        module = InUnits(module, result.task.scale)
     try:
         program = torch.export.export(module.eval(), (example_input(module, result),), dynamic_shapes=(batch,))
         if format == "torch":
