@@ -21,6 +21,7 @@ from fedkin.files import read_tensors, write_atomic, write_tensors
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.directed import directed
 from fedkin.models import ModelLike, ModelSpec
+from fedkin.models.memory import with_memory
 from fedkin.result.combined import CombinedModels, Parts
 from fedkin.result.history import History
 from fedkin.result.summary import summarise, weighted_mean
@@ -281,6 +282,9 @@ def load(directory: str | Path, model: ModelLike | None = None) -> Result:
     chosen = model if model is not None else (None if named == "custom" or plugins.is_path(named) else named)
     with_rows = "models" in tensors or "extra/parts_rows" in tensors
     spec = None if chosen is None or not with_rows else ModelSpec.of(chosen, task, tensors["rows"].dtype)
+    if spec is not None and "capacity" in config["algorithm"]:  # the method gave the network a memory
+        how = (config["algorithm"][key] for key in ("features", "capacity", "neighbours", "scale"))
+        spec = with_memory(spec, task, *how)
     counts = tensors.get("label_counts")
     extras = {name.removeprefix("extra/"): value for name, value in tensors.items() if name.startswith("extra/")}
     parts = Parts.read(extras)
