@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import copy
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -68,6 +69,15 @@ class Shard:
     def __len__(self) -> int:
         return len(self.names)
 
+    def with_model(self, spec: ModelSpec) -> Shard:
+        """The same clients, samples and private state, seen with another model."""
+        twin = copy(self)
+        twin.spec, twin.choice, twin._kernels = spec, choose(spec, self.task), SimpleQueue()
+        for _ in range(self.workers):
+            twin._kernels.put(twin.choice.make())
+        twin._pool = self._threads()
+        return twin
+
     def private(self, name: str, default: Callable[[], Tensor]) -> Tensor:
         """The private state `name` of all clients; made from one client's `default` at first use."""
         if name not in self.store:
@@ -96,10 +106,13 @@ class Shard:
                 for item in items:
                     work(item)
                 return
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,))
-            for _ in self._pool.map(work, items):
+            for _ in self._threads().map(work, items):
                 pass
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,))
+        return self._pool
 
     def chunks(self, ids: np.ndarray, cost: np.ndarray, size: int) -> list[np.ndarray]:
         """Positions 0…len(ids)−1 in chunks of similar cost, dearest first."""

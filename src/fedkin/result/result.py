@@ -19,6 +19,7 @@ from fedkin.files import Batch, Manifest, read_tensors, write_tensors
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.directed import directed
 from fedkin.models import ModelLike, ModelSpec
+from fedkin.models.memory import with_memory
 from fedkin.notebook import html_table
 from fedkin.result.combined import CombinedModels, Parts
 from fedkin.result.history import History
@@ -315,6 +316,9 @@ def _assembled(
     chosen = model if model is not None else (None if named == "custom" or plugins.is_path(named) else named)
     with_rows = "models" in tensors or "extra/parts_rows" in tensors
     spec = None if chosen is None or not with_rows else ModelSpec.of(chosen, task, tensors["rows"].dtype)
+    if spec is not None and "capacity" in config["algorithm"]:  # the method gave the network a memory
+        how = (config["algorithm"][key] for key in ("features", "capacity", "neighbours", "scale"))
+        spec = with_memory(spec, task, *how)
     if spec is not None and "models" in tensors and tensors["models"].shape != (len(names), spec.layout.width):
         raise FedkinError(f"{out}: models of shape {tuple(tensors['models'].shape)} do not fit {named}")
     counts = tensors.get("label_counts")
