@@ -42,7 +42,13 @@ def test_the_page_has_a_row_per_finished_federation_and_keeps_its_text(benchmark
     own = {"mean": 0.9, "worst5": 0.8, "worse": 0, "worse_both": 0, "cpu": 1.0, "bytes": 10}
     fixed = {name: own | {"mean": 0.85, "pre_mean": 0.86, "pre_worst5": 0.7} for name in FIXED}
     late = {"clients": 3, "local": 0.8, "joined": 0.9, "worse": 0, "worse_both": 0, "floor": 0}
-    methods = {"local": own, "local, another seed": own, "auto quick": own, "auto standard": own, **fixed}
+    methods = {
+        "local": own | {"mean": 0.8},
+        "local, another seed": own,
+        "auto quick": own,
+        "auto standard": own,
+        **fixed,
+    }
     record = {"case": "made up", "seed": 0, "clients": 20, "metric": "accuracy", "methods": methods, "newcomers": late}
     half = {**record, "case": "killed half-way"}
     del half["newcomers"]
