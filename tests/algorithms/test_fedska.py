@@ -323,3 +323,14 @@ def test_soft_targets_are_label_frequencies() -> None:
     assert shares.tolist() == [[1.0]]
     _, shares = part_targets(shard, np.array([0]), "class")
     assert float(shares[0, 2]) == 0, "client 0 does not hold class 2"
+
+
+def test_by_default_classes_have_features_and_the_graph_has_a_choice(build: Callable[..., Federation]) -> None:
+    federation = equal_federation(clients=9)
+    classes = fedkin.train(federation, "mlp:6", FedSKA(), rounds=2)
+    assert (classes.learned_graph().adjacency.toarray() > 0).sum(axis=1).min() < 8
+    told = [fedkin.train(federation, "mlp:6", FedSKA(granularity=g), rounds=2).rows for g in ("class", "client")]
+    assert np.array_equal(classes.rows, told[0])
+    assert not np.array_equal(classes.rows, told[1])
+    numbers = fedkin.train(build(kind="regression"), "mlp:6", FedSKA(), rounds=2)
+    assert np.isfinite(numbers.rows).all()

@@ -22,7 +22,7 @@ class LaplacianRegularised(Algorithm):
     deploys: ClassVar[Deploys] = "validated"
     graph_spec: ClassVar[str | None] = "equal"
 
-    eta: float = Field(0.3, ge=0, allow_inf_nan=False, description="strength η of the pull towards neighbours")
+    eta: float = Field(0.1, ge=0, allow_inf_nan=False, description="strength η of the pull towards neighbours")
     c: float = Field(1.0, ge=0, allow_inf_nan=False, description="factor of the step; the official code has 0.5")
     local_unit: Literal["epoch", "step"] = Field(
         "epoch",

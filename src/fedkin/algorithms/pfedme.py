@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,11 +42,10 @@ class PFedMe(Algorithm):
     own_rate: ClassVar[bool] = True
 
     lr: float = Field(1.0, gt=0, description="rate γ of the common model; γλ is its step towards θ (default: 1/lam)")
-    epochs: int = Field(1, ge=1, description="passes over the client's data per round, each batch `inner_steps` times")
     lam: float = Field(1.0, gt=0, description="pull λ between the personal and the common model")
     inner_steps: int = Field(5, ge=1, description="steps on θ per batch")
     personal_lr: float = Field(
-        0.1, gt=0, description="rate γ_p of the steps on θ; keep γ_p(λ + smoothness of f_k) below 2"
+        0.05, gt=0, description="rate γ_p of the steps on θ; keep γ_p(λ + smoothness of f_k) below 2"
     )
     beta: float = Field(1.0, gt=0, description="step β of the server towards the mean of the clients")
 
@@ -54,7 +54,7 @@ class PFedMe(Algorithm):
     def _step_to_theta(cls, given: Any) -> Any:
         """γ = 1/λ where only λ is given."""
         lam = given.get("lam") if isinstance(given, dict) else None
-        return {"lr": 1 / lam, **given} if isinstance(lam, int | float) and lam > 0 else given
+        return {"lr": 1 / lam, **given} if isinstance(lam, int | float) and 0 < lam < math.inf else given
 
     def check(self, setting: Setting) -> None:
         if self.personal_lr * self.lam >= 2:

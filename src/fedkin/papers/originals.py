@@ -18,7 +18,7 @@ ORIGINALS: dict[str, dict[str, Any]] = {
     "fedska": {"granularity": "client", "server_optimiser": "sgd"},
     "fedu": {"eta": 0.01},
     "pfedbayes": {"lr": 0.001, "zeta": 10.0},
-    "pfedme": {"lr": 0.005, "lam": 15.0},
+    "pfedme": {"lr": 0.005, "lam": 15.0, "personal_lr": 0.1},
 }
 
 
