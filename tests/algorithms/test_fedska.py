@@ -334,3 +334,17 @@ def test_by_default_classes_have_features_and_the_graph_has_a_choice(build: Call
     assert not np.array_equal(classes.rows, told[1])
     numbers = fedkin.train(build(kind="regression"), "mlp:6", FedSKA(), rounds=2)
     assert np.isfinite(numbers.rows).all()
+
+
+def test_features_are_exchanged_every_so_many_rounds(run: Callable[..., Run]) -> None:
+    federation = equal_federation()
+    done = run(federation, "mlp:6", FedSKA(lr=0.1, epochs=1, every=2), rounds=5)
+    assert done.state.arrays["learned_rounds"].tolist() == [2, 4]
+    assert ["encoder_loss" in record["log"] for record in done.history] == [False, True, False, True, False]
+    plain = run(federation, "mlp:6", FedSKA(lr=0.1, epochs=1, cosine=0.0), rounds=2).state.rows
+    guided = run(federation, "mlp:6", FedSKA(lr=0.1, epochs=1, every=2), rounds=3)
+    first_two = run(federation, "mlp:6", FedSKA(lr=0.1, epochs=1, every=2), rounds=2).state.rows
+    assert torch.equal(first_two, plain), "before the first exchange there is nothing to be guided by"
+    assert not torch.equal(
+        guided.state.rows, run(federation, "mlp:6", FedSKA(lr=0.1, epochs=1, cosine=0.0), rounds=3).state.rows
+    )

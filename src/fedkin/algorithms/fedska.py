@@ -82,6 +82,9 @@ class FedSKA(FedAvg):
     prior: float = Field(
         0.0, ge=0, le=1, description="share of the given graph in S (default graph: shared labels); the code has 0.9"
     )
+    every: int = Field(
+        1, ge=1, description="rounds between two exchanges of features; in between clients keep their guides"
+    )
     average: bool = Field(True, description="average the clients' weights; otherwise each goes on from its own")
 
     @model_validator(mode="before")
@@ -156,7 +159,7 @@ class FedSKA(FedAvg):
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         task, shared = f"{__name__}:fedska", self._how_features(setting)
-        if not self.cosine or not state.round:  # nothing to be guided by
+        if not self.cosine or state.round < self.every:  # nothing to be guided by
             return LocalWork(task, shared=shared)
         guides = state.arrays["guides"][torch.from_numpy(ids)].to(setting.spec.dtype)
         return LocalWork(task, {"guides": guides}, shared)
@@ -168,7 +171,8 @@ class FedSKA(FedAvg):
         return super().couple(state, replies, setting) if self.average else mix(state, replies, Identity(len(setting)))
 
     def follow_up(self, state: State, replies: Replies, clients: Clients, setting: Setting) -> State:
-        return self._learn(gathered(state, replies), clients, replies.ids, setting)
+        state = gathered(state, replies)
+        return state if (state.round + 1) % self.every else self._learn(state, clients, replies.ids, setting)
 
     def _learn(self, state: State, clients: Clients, ids: np.ndarray, setting: Setting) -> State:
         """Structure learning, split learning with the clients `ids`, and the features for the next round."""
