@@ -197,7 +197,7 @@ def loss(record: Mapping[str, Any] | None) -> float:
 def together(by: Mapping[str, Mapping[str, Any]], titles: list[str]) -> float:
     """The geometric mean of the losses over federations."""
     losses = [loss(by.get(title)) for title in titles]
-    return float(np.exp(np.mean(np.log(losses)))) if np.isfinite(losses).all() else float("inf")
+    return float(np.exp(np.mean(np.log(losses)))) if losses and np.isfinite(losses).all() else float("inf")
 
 
 def accuracy(by: Mapping[str, Mapping[str, Any]]) -> float:
@@ -211,14 +211,17 @@ def shown(value: float) -> str:
 def verdicts(records: list[dict[str, Any]], titles: list[str], methods: list[str]) -> str:
     rows = []
     for method in methods:
-        (_, before), (_, now) = list(lines(method, records).items())[:2]
+        found = list(lines(method, records).values())
+        if len(found) < 2:
+            continue
+        before, now = found[:2]
         both = [title for title in titles if title in before and title in now]
         better = sum(loss(now[title]) <= loss(before[title]) for title in both)
         rows.append(
             [
                 algorithms.get(method).title,
                 *(shown(together(by, both)) for by in (before, now)),
-                *(f"{accuracy(by):.1%}" for by in (before, now)),
+                *(f"{accuracy({title: by[title] for title in both}):.1%}" for by in (before, now)),
                 f"{better} of {len(both)}",
             ]
         )
@@ -228,18 +231,14 @@ def verdicts(records: list[dict[str, Any]], titles: list[str], methods: list[str
 
 
 def table(method: str, records: list[dict[str, Any]], titles: list[str]) -> str:
-    rows = []
-    for text, by in lines(method, records).items():
-        settings = json.loads(text)
+    """All settings of a method; *all* and *accuracy* over the federations on which every setting was tried."""
+    rows, found = [], lines(method, records)
+    common = [title for title in titles if all(title in by for by in found.values())]
+    for text, by in found.items():
+        settings, everywhere = json.loads(text), {title: by[title] for title in common}
         cells = [shown(loss(by.get(title))) for title in titles]
-        rows.append(
-            [
-                f"`{named(settings)}`" if settings else "**now**",
-                *cells,
-                shown(together(by, titles)),
-                f"{accuracy(by):.1%}",
-            ]
-        )
+        name = f"`{named(settings)}`" if settings else "**now**"
+        rows.append([name, *cells, shown(together(by, common)), f"{accuracy(everywhere):.1%}"])
     return f"### {algorithms.get(method).title}\n\n" + markdown(["setting", *titles, "all", "accuracy"], rows)
 
 

@@ -181,7 +181,7 @@ def test_the_server_sees_features_and_gradients_only(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(InProcess, "ask", watch)
     federation = equal_federation(4, 40)
-    fedkin.train(federation, "mlp:6", FedSKA(), rounds=2, eval_every=9)
+    fedkin.train(federation, "mlp:6", FedSKA(granularity="client"), rounds=2, eval_every=9)
     training, gradient = "fedkin.algorithms.fedska:fedska", "fedkin.algorithms.fedska:fedska gradient"
     told = {"rows", "loss", "moved", "features"}
     looking = {"model", "counters", "test_loss", "test_accuracy", "test_count"}
@@ -220,7 +220,7 @@ def test_client_order_does_not_matter_to_the_graph(granularity: str, run: Callab
 
 
 def test_a_client_that_never_came_is_not_in_the_graph(federation: Federation, run: Callable[..., Run]) -> None:
-    done = run(federation, "mlp:6", FedSKA(lr=0.1), rounds=1, cohort=2)
+    done = run(federation, "mlp:6", FedSKA(lr=0.1, granularity="client"), rounds=1, cohort=2)
     known = done.state.arrays["held"].any(dim=1)
     assert int(known.sum()) == 2
     graph = done.state.arrays["learned_graphs"][-1]
