@@ -165,3 +165,21 @@ def test_true_is_no_number(key: str) -> None:
 def test_true_is_no_number_of_rounds() -> None:
     with pytest.raises(FedkinError, match="rounds = True is not allowed"):
         make_options(rounds=True)
+
+
+def test_one_rate_for_all_spares_methods_whose_rate_means_something_else() -> None:
+    layer = {
+        "data": {"name": "digits"},
+        "training": {"lr": 0.2, "optimiser": "adam", "epochs": 3},
+        "algorithms": {"fedavg": {}, "pfedme": {}, "pfedbayes": {"lr": 0.003}, "fedrelax": {}},
+    }
+    made = settle([layer]).algorithms
+    assert (made["fedavg"].lr, made["fedavg"].optimiser) == (0.2, "adam")
+    assert (made["pfedme"].lr, made["pfedme"].optimiser) == (1.0, "sgd")
+    assert made["pfedbayes"].lr == 0.003
+    assert made["fedrelax"].lr == 0.01
+    assert {method.epochs for method in made.values()} == {3}
+    assigned = settle([layer], {"lr": 0.3, "pfedme.lr": 0.5}).algorithms
+    assert [method.lr for method in assigned.values()] == [0.3, 0.5, 0.003, 0.01]
+    alone = {**layer, "algorithms": {"pfedme": {}}}
+    assert settle([alone], {"lr": 0.3}).algorithms["pfedme"].lr == 0.3

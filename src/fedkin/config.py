@@ -4,7 +4,8 @@ A settings file has the sections of a run's own config.toml, so that `fedkin run
 
     [data]              name, clients, partition, … (arguments of fedkin.data.load), or csv, client, target, …
     [model]             name
-    [training]          lr, epochs, batch_size, …: local training, for every method
+    [training]          lr, epochs, batch_size, …: local training, for every method; a method whose rate means something
+                        else (pFedMe, pFedBayes, FedRelax) keeps its own lr, optimiser and momentum
     [algorithm]         name, and the method's parameters
     [algorithms.NAME]   parameters of one of several methods (`fedkin compare`)
     [graph]             name ("knn:5") or file
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 SECTIONS = ("data", "model", "training", "algorithm", "algorithms", "graph", "run")
 WRITTEN_BY_RUNS = {"versions", "fingerprint"}
 """What a run notes in its config.toml beside its settings."""
+
+RATE = ("lr", "optimiser", "momentum")
+"""Settings of local training that mean something else to some methods (`Sgd.own_rate`)."""
 
 Layer = Mapping[str, Mapping[str, Any]]
 
@@ -270,17 +274,25 @@ def _algorithms(
 
     chosen, own = _chosen(layers, default)
     training = _training(layers)
-    given = {name: {**training, **own.get(name, {})} for name in chosen}
-    auto = with_auto and Auto.name in given
-    methods = [name for name in given if not auto or name != Auto.name]
+    auto = with_auto and Auto.name in chosen
+    methods = [name for name in chosen if not auto or name != Auto.name]
+    spared = {name for name in methods if algorithms.get(name).own_rate}
+    given = {name: {**_meant_for(name, training, spared), **own.get(name, {})} for name in chosen}
     fields = {name: list(algorithms.get(name).model_fields) for name in methods}
     if auto:
         fields[Auto.name] = list(Auto.model_fields)
     for key, value in assignments.items():
         parameter = key.rpartition(".")[2]
-        for name in _meant(key, fields):
+        meant = _meant(key, fields)
+        others = [name for name in meant if name not in spared or parameter not in RATE]
+        for name in others or meant:  # a method alone is meant
             given[name][parameter] = value
     return {name: algorithms.make(name, given[name]) for name in methods}, Auto(**given[Auto.name]) if auto else None
+
+
+def _meant_for(name: str, training: Mapping[str, Any], spared: set[str]) -> dict[str, Any]:
+    """What [training] has to say to a method: of rates nothing, where its own means something else."""
+    return {key: value for key, value in training.items() if name not in spared or key not in RATE}
 
 
 def _chosen(layers: Sequence[Layer], default: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:

@@ -40,7 +40,7 @@ def test_projection_on_the_simplex(values: list[float]) -> None:
 @pytest.mark.parametrize("cohort", [None, 2])
 def test_two_rounds_of_the_plain_loop(federation: Any, plain: Any, run: Any, models: Any, cohort: int | None) -> None:
     """λ belongs to clients: with two of four taking part, only their entries rise before the projection."""
-    method = AFL(**SETTINGS, gamma_lambda=0.2)
+    method = AFL(**SETTINGS, gamma_lambda=0.2, average=True)
     done = run(federation, "mlp:4", method, cohort=cohort)
     w, mixture, iterates = plain.initial, np.full(4, 0.25), []
     for t in (1, 2):

@@ -19,6 +19,7 @@ NAMES = [
     *("oracle", "fedper", "fedrep", "fedamp", "apfl", "ifca", "fedsem", "fedcedar"),
 ]
 SMALL: dict[str, dict[str, Any]] = {
+    "pfedme": {"lr": 0.5},
     "fedrep": {"head_epochs": 1},
     "pfedbayes": {"inner_steps": 1},
     **{name: {"clusters": 2} for name in ("ifca", "fedsem", "fedcedar")},
@@ -26,7 +27,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def make(name: str) -> Any:
-    return algorithms.make(name, {"lr": 0.02, "batch_size": 6, **SMALL.get(name, {})})
+    return algorithms.make(name, {"lr": 0.02, "epochs": 1, "batch_size": 6, **SMALL.get(name, {})})
 
 
 def convolutional() -> nn.Module:

@@ -80,8 +80,8 @@ def test_sparse_graphs_give_the_same_as_dense_ones(path: ClientGraph) -> None:
 
 
 def test_the_log_has_the_variation_of_what_was_sent(federation: Federation, path: ClientGraph) -> None:
-    sent = train(federation, Local(lr=0.1), model="mlr", rounds=1).server_rows
-    log = train(federation, DFedU(lr=0.1, eta=0.6), path, model="mlr", rounds=1).history[0]["log"]
+    sent = train(federation, Local(lr=0.1, epochs=1), model="mlr", rounds=1).server_rows
+    log = train(federation, DFedU(lr=0.1, epochs=1, eta=0.6), path, model="mlr", rounds=1).history[0]["log"]
     assert log["total_variation_trained"] == pytest.approx(total_variation(sent, path))
     assert log["stability"] == pytest.approx(0.1 * 0.6 * path.lambda_max())
 

@@ -47,7 +47,7 @@ def test_the_penalty_pulls_by_lambda_times_the_distance(federation: Any, run: An
     """After round 1 v ≠ w; one full-batch step from there differs between two λ by −γ Δλ (v − w)."""
     found = []
     for lam in (0.0, 0.5):
-        done = run(federation, "mlp:4", Ditto(lr=0.1, batch_size=100, lam=lam), rounds=1)
+        done = run(federation, "mlp:4", Ditto(lr=0.1, epochs=1, batch_size=100, lam=lam), rounds=1)
         found.append((models(done), done.clients.snapshot()["personal"], done.state.rows))
     (free, v, w), (pulled, same, _) = found
     assert torch.allclose(v, same, atol=1e-12), "in round 1 v starts at w: one step feels no pull"

@@ -234,3 +234,13 @@ def test_large_weights_do_not_overflow_when_clusters_are_named() -> None:
     centres = torch.tensor([[3.6e19, 0.0], [0.0, 3.6e19]])
     assert lasting_names(centres, centres.flip(0)).tolist() == [1, 0]
     assert nearest(centres, centres.flip(0)).tolist() == [1, 0]
+
+
+def test_rounds_in_groups_may_be_any_set() -> None:
+    method = FedCedar(clusters=2, period=[2, 3, 7])
+    assert [t for t in range(1, 9) if method.in_groups(t)] == [2, 3, 7]
+    assert [t for t in range(1, 9) if FedCedar(clusters=2, period=3).in_groups(t)] == [3, 6]
+    assert not any(FedCedar(clusters=2).in_groups(t) for t in range(1, 9))
+    for wrong in (0, [0, 2], []):
+        with pytest.raises(FedkinError, match="rounds are counted from 1"):
+            FedCedar(clusters=2, period=wrong)

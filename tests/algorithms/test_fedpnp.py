@@ -205,7 +205,7 @@ def test_one_round_is_local_training_then_the_filter() -> None:
 
 
 def test_the_log_tells_strength_spectrum_and_total_variation() -> None:
-    graph, method = weighted(), FedPnP(**SGD, beta=0.05)
+    graph, method = weighted(), FedPnP(**SGD, beta=0.05, eta=0.1)
     result = run(method, "mlr")
     values = np.linalg.eigvalsh(graph.laplacian().toarray())
     for t, record in enumerate(result.history, start=1):
@@ -241,10 +241,22 @@ def test_the_graph_comes_from_statistics_of_the_clients() -> None:
     result = fedkin.train(federation(), "mlr", FedPnP(), rounds=1, dtype="float64")
     assert result.graph is not None
     assert_allclose(result.graph.adjacency.toarray(), expected.adjacency.toarray(), atol=1e-12)
-    literal = fedkin.train(federation(), "mlr", FedPnP(), "statistics:literal", rounds=1, dtype="float64")
-    assert literal.graph is not None
+    published, literal = (
+        fedkin.train(federation(), "mlr", FedPnP(), f"statistics:published{weights}", rounds=1, dtype="float64").graph
+        for weights in ("", ":literal")
+    )
+    assert published is not None
+    assert literal is not None
     off = ~np.eye(7, dtype=bool)
-    assert_allclose((result.graph.adjacency + literal.graph.adjacency).toarray()[off], 1, atol=1e-12)
+    assert_allclose((published.adjacency + literal.adjacency).toarray()[off], 1, atol=1e-12)
+
+
+def test_the_strength_falls_to_beta_in_half_of_the_rounds_unless_told() -> None:
+    method = FedPnP(**SGD, beta=0.01)
+    told = [record["log"]["strength"] for record in run(method, rounds=8).history]
+    assert_allclose(told, [0.01 ** (t / 4) for t in range(4)] + [0.01] * 4)
+    assert method.strength(2) == pytest.approx(0.9)  # the number of rounds is not known
+    assert FedPnP(**SGD, beta=0.01, eta=0.5).strength(2, rounds=8) == pytest.approx(0.5)
 
 
 def test_statistics_may_carry_noise_with_a_stated_guarantee() -> None:
@@ -397,7 +409,7 @@ def test_a_function_of_ones_own(denoiser: Any) -> None:
     "parameters", [{}, {"denoiser": "hard", "tau": 3}, {"bn_buffers": "local"}, {"denoiser": "tv"}]
 )
 def test_resume_gives_the_same_numbers(parameters: dict[str, Any], tmp_path: Path) -> None:
-    method = FedPnP(**SGD, **parameters)
+    method = FedPnP(**SGD, eta=0.1, **parameters)  # else the schedule follows the number of rounds
     whole = run(method, rounds=4)
     run(method, rounds=2, out=tmp_path / "run")
     resumed = fedkin.resume(tmp_path / "run", federation(), rounds=4)
@@ -406,7 +418,7 @@ def test_resume_gives_the_same_numbers(parameters: dict[str, Any], tmp_path: Pat
 
 
 def test_resume_with_a_function_of_ones_own(tmp_path: Path) -> None:
-    method = FedPnP(**SGD, denoiser=band)
+    method = FedPnP(**SGD, eta=0.1, denoiser=band)
     whole = run(method, rounds=4)
     run(method, rounds=2, out=tmp_path / "run")
     assert fedkin.load(tmp_path / "run").config["algorithm"]["denoiser"] == "own function band"

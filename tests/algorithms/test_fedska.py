@@ -181,7 +181,7 @@ def test_the_server_sees_features_and_gradients_only(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(InProcess, "ask", watch)
     federation = equal_federation(4, 40)
-    fedkin.train(federation, "mlp:6", FedSKA(), rounds=2, eval_every=9)
+    fedkin.train(federation, "mlp:6", FedSKA(granularity="client"), rounds=2, eval_every=9)
     training, gradient = "fedkin.algorithms.fedska:fedska", "fedkin.algorithms.fedska:fedska gradient"
     told = {"rows", "loss", "moved", "features"}
     looking = {"model", "counters", "test_loss", "test_accuracy", "test_count"}
@@ -220,7 +220,7 @@ def test_client_order_does_not_matter_to_the_graph(granularity: str, run: Callab
 
 
 def test_a_client_that_never_came_is_not_in_the_graph(federation: Federation, run: Callable[..., Run]) -> None:
-    done = run(federation, "mlp:6", FedSKA(lr=0.1), rounds=1, cohort=2)
+    done = run(federation, "mlp:6", FedSKA(lr=0.1, granularity="client"), rounds=1, cohort=2)
     known = done.state.arrays["held"].any(dim=1)
     assert int(known.sum()) == 2
     graph = done.state.arrays["learned_graphs"][-1]
@@ -323,3 +323,28 @@ def test_soft_targets_are_label_frequencies() -> None:
     assert shares.tolist() == [[1.0]]
     _, shares = part_targets(shard, np.array([0]), "class")
     assert float(shares[0, 2]) == 0, "client 0 does not hold class 2"
+
+
+def test_by_default_classes_have_features_and_the_graph_has_a_choice(build: Callable[..., Federation]) -> None:
+    federation = equal_federation(clients=9)
+    classes = fedkin.train(federation, "mlp:6", FedSKA(), rounds=2)
+    assert (classes.learned_graph().adjacency.toarray() > 0).sum(axis=1).min() < 8
+    told = [fedkin.train(federation, "mlp:6", FedSKA(granularity=g), rounds=2).rows for g in ("class", "client")]
+    assert np.array_equal(classes.rows, told[0])
+    assert not np.array_equal(classes.rows, told[1])
+    numbers = fedkin.train(build(kind="regression"), "mlp:6", FedSKA(), rounds=2)
+    assert np.isfinite(numbers.rows).all()
+
+
+def test_features_are_exchanged_every_so_many_rounds(run: Callable[..., Run]) -> None:
+    federation = equal_federation()
+    done = run(federation, "mlp:6", FedSKA(lr=0.1, epochs=1, every=2), rounds=5)
+    assert done.state.arrays["learned_rounds"].tolist() == [2, 4]
+    assert ["encoder_loss" in record["log"] for record in done.history] == [False, True, False, True, False]
+    plain = run(federation, "mlp:6", FedSKA(lr=0.1, epochs=1, cosine=0.0), rounds=2).state.rows
+    guided = run(federation, "mlp:6", FedSKA(lr=0.1, epochs=1, every=2), rounds=3)
+    first_two = run(federation, "mlp:6", FedSKA(lr=0.1, epochs=1, every=2), rounds=2).state.rows
+    assert torch.equal(first_two, plain), "before the first exchange there is nothing to be guided by"
+    assert not torch.equal(
+        guided.state.rows, run(federation, "mlp:6", FedSKA(lr=0.1, epochs=1, cosine=0.0), rounds=3).state.rows
+    )

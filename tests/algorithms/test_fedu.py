@@ -114,7 +114,7 @@ def test_factor_strength_and_weights_act_through_their_product(federation: Feder
 
 
 def test_more_strength_brings_neighbours_together(federation: Federation, graph: ClientGraph) -> None:
-    runs = [train(federation, FedU(lr=0.1, eta=eta), graph) for eta in (0.0, 0.1, 1.0)]
+    runs = [train(federation, FedU(lr=0.1, epochs=1, eta=eta), graph) for eta in (0.0, 0.1, 1.0)]
     variation = [spread(result, graph) for result in runs]
     assert variation[0] > variation[1] > variation[2]
     logged = runs[1].history[-1]["log"]
@@ -133,11 +133,11 @@ def test_what_counts_as_r(federation: Federation) -> None:
     assert FedU(lr=0.1, eta=1, steps=7, local_unit="step").step(1, sizes) == pytest.approx(0.7)
     own = FedU(lr=0.1, eta=1, epochs=2, batch_size=8, local_unit="step").step(1, sizes)
     np.testing.assert_allclose(own, 0.1 * 2 * np.ceil(sizes / 8))
-    assert FedU(lr=0.1, eta=1, lr_decay=0.5).step(3, sizes) == pytest.approx(0.1 / 4)
+    assert FedU(lr=0.1, epochs=1, eta=1, lr_decay=0.5).step(3, sizes) == pytest.approx(0.1 / 4)
 
 
 def test_every_client_may_have_its_own_step(federation: Federation, graph: ClientGraph) -> None:
-    common: dict[str, Any] = {"lr": 0.1, "batch_size": 4}
+    common: dict[str, Any] = {"lr": 0.1, "epochs": 1, "batch_size": 4}
     alone = train(federation, Local(**common), rounds=1, cohort=5).rows
     found = train(federation, FedU(**common, eta=0.2, local_unit="step"), graph, rounds=1, cohort=5).rows
     start = train(federation, Local(**common), rounds=0).rows
@@ -194,12 +194,12 @@ def test_the_limit_is_the_stationary_point_up_to_the_step() -> None:
 def test_a_step_beyond_the_bound_is_said_with_the_bound(federation: Federation) -> None:
     pair = complete(federation.names)  # λ_max = 6
     with pytest.warns(UserWarning, match=r"beyond the stable bound 2.*use eta ≤ 3\.33 "):
-        result = train(federation, FedU(lr=0.1, eta=4.0), pair, rounds=2)
+        result = train(federation, FedU(lr=0.1, epochs=1, eta=4.0), pair, rounds=2)
     assert "stable bound" in result.history[0]["log"]["remarks"][0]
     assert "remarks" not in result.history[1]["log"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        train(federation, FedU(lr=0.1, eta=3.33), pair, rounds=1)
+        train(federation, FedU(lr=0.1, epochs=1, eta=3.33), pair, rounds=1)
 
 
 def test_isolated_clients_are_allowed_and_said(federation: Federation) -> None:

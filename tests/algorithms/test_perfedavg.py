@@ -51,7 +51,7 @@ def test_no_personal_step_is_fedavg_on_the_outer_batches(federation: Any, plain:
 
 
 def test_both_passes_move_running_statistics(federation: Any, run: Any) -> None:
-    done = run(federation, "bn-mlp:4", PerFedAvg(lr=0.1, batch_size=100), rounds=3)
+    done = run(federation, "bn-mlp:4", PerFedAvg(lr=0.1, epochs=1, batch_size=100), rounds=3)
     assert (done.clients.snapshot()["counters"] == 6).all()
 
 

@@ -57,3 +57,14 @@ def test_a_strong_pull_keeps_theta_at_the_common_model(federation: Any, run: Any
 def test_parameters_out_of_range(bad: dict[str, float]) -> None:
     with pytest.raises(FedkinError, match=f"pfedme: {next(iter(bad))} = .* greater than"):
         PFedMe(**bad)
+
+
+def test_gamma_is_one_over_lambda_unless_told() -> None:
+    assert PFedMe().lr * PFedMe().lam == 1
+    assert PFedMe(lam=4.0).lr == 0.25
+    assert PFedMe(lam=4.0, lr=0.1).lr == 0.1
+
+
+def test_inner_steps_that_must_grow_are_refused_before_training(federation: Any, run: Any) -> None:
+    with pytest.raises(FedkinError, match=r"personal_lr·lam = 3 .*keep personal_lr below 0\.133"):
+        run(federation, "mlp:4", PFedMe(lam=15.0, personal_lr=0.2))

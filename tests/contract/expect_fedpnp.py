@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+PARAMETERS = {"eta": 0.1}  # else the schedule follows the number of rounds, which a resumed run changes
 OTHER = {
     "denoiser": "heat",
     "beta2": 0.5,

@@ -6,10 +6,10 @@ PARAMETERS = {"mask": 0.3}
 OTHER = {
     "k": 1,
     "features": "features.1",
-    "granularity": "class",
+    "granularity": "client",
     "similarity": "cosine",
     "noise": "gaussian",
-    "server_optimiser": "adam",
+    "server_optimiser": "sgd",
     "mask": 0.6,
 }
 WITH = {"optimiser": {"server_optimiser": "sgd"}}

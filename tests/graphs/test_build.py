@@ -26,6 +26,8 @@ TOLD = {
         ("random", set()),
         ("statistics", {"statistics"}),
         ("statistics:gaussian", {"statistics"}),
+        ("statistics:published", {"statistics"}),
+        ("statistics:moments=mean+variance:gaussian:max", {"statistics"}),
         ("statistics:literal_raw:mean_degree", {"statistics"}),
         ("gaussian", {"statistics"}),
         ("knn:3", {"statistics"}),

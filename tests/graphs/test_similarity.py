@@ -28,8 +28,34 @@ def test_all_four_ways_to_weigh_a_distance() -> None:
         "literal": d / d.max(),
         "literal_raw": d,
     }.items():
-        graph = from_statistics(STATS, weights=weights).adjacency.toarray()  # type: ignore[arg-type]
+        graph = from_statistics(STATS, weights=weights, published=True).adjacency.toarray()  # type: ignore[arg-type]
         np.testing.assert_allclose(graph, expected * off, atol=1e-12)
+
+
+def test_every_moment_counts_alike_unless_the_papers_form_is_asked_for() -> None:
+    stats, loud, off = STATS.copy(), STATS.copy(), ~np.eye(6, dtype=bool)
+    loud[:, 3] *= 1000  # kurtosis
+    plain, scaled = (from_statistics(s).adjacency.toarray() for s in (stats, loud))
+    np.testing.assert_allclose(scaled, plain, atol=1e-12)
+    only = from_statistics(stats, moments=["kurtosis"], published=True).adjacency.toarray()
+    published = from_statistics(loud, published=True).adjacency.toarray()
+    np.testing.assert_allclose(published[off], only[off], atol=0.01)
+
+
+def test_moments_may_be_chosen() -> None:
+    other = STATS.copy()
+    other[:, 2:] = RNG.normal(size=(6, 2, 5))
+    first, second = (from_statistics(s, moments=["mean", "variance"]) for s in (STATS, other))
+    assert first == second
+    with pytest.raises(FedkinError, match=r"unknown moment.*did you mean 'mean'"):
+        from_statistics(STATS, moments=["meen"])  # type: ignore[list-item]
+    with pytest.raises(FedkinError, match="unknown moment"):
+        from_statistics(STATS, moments=[])
+
+
+def test_two_clients_keep_their_edge() -> None:
+    assert from_statistics(STATS[:2]).n_edges == 1
+    assert from_statistics(STATS[:2], published=True).n_edges == 0
 
 
 def test_scales() -> None:
@@ -43,7 +69,8 @@ def test_the_closest_clients_weigh_most_and_identical_ones_weigh_one() -> None:
     stats = np.zeros((3, 4, 2))
     stats[2] = 5
     graph = from_statistics(stats, ["a", "b", "far"])
-    assert graph.neighbours("a") == {"b": 1.0}
+    assert graph.neighbours("a") == {"b": 1.0, "far": 0.05}
+    assert from_statistics(stats, ["a", "b", "far"], published=True).neighbours("a") == {"b": 1.0}
     same = from_statistics(np.ones((3, 4, 2)))
     assert same.adjacency.toarray()[0].tolist() == [0, 1, 1]
     assert from_statistics(np.ones((3, 4, 2)), weights="gaussian").adjacency.toarray()[0].tolist() == [0, 1, 1]

@@ -26,8 +26,8 @@ class AFL(Algorithm):
                             Π the Euclidean projection on the simplex
 
     λ starts uniform and belongs to client names, not to places in a cohort. With `steps=1` this is the stochastic
-    gradient method of the paper; more steps make it local-update AFL. The model handed out at the end is the average of
-    all iterates (`average=False`: the last one). γ_λ = 0 is FedAvg with equal weights.
+    gradient method of the paper; more steps make it local-update AFL. The model handed out at the end is the last
+    iterate; `average=True` hands out the average of all, as the paper's theory has it. γ_λ = 0 is FedAvg with equal weights.
 
     Reference: Mohri et al., Agnostic Federated Learning, 2019.
     """
@@ -36,7 +36,7 @@ class AFL(Algorithm):
     title: ClassVar[str] = "AFL"
 
     gamma_lambda: float = Field(0.001, ge=0, description="step size γ_λ of the mixture weights")
-    average: bool = Field(True, description="evaluate and hand out the average of all iterates, not the last")
+    average: bool = Field(False, description="evaluate and hand out the average of all iterates, not the last")
 
     def start(self, setting: Setting) -> State:
         state = super().start(setting)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from fedkin.algorithm import Algorithm, Deploys, Setting, State, mix, place
@@ -65,12 +65,26 @@ class FedCedar(Algorithm):
     )
     minmax: bool = Field(False, description="stretch the cosines between different centres to [0, 1] first")
     memory: bool = Field(False, description="who sat out receives its last cluster's model, not the mean of all")
-    period: int | None = Field(
-        None, ge=1, description="every so many rounds, sample the cohort evenly inside each group of clients"
+    period: int | tuple[int, ...] | None = Field(
+        None,
+        description="every so many rounds, or in these rounds (Q), sample the cohort evenly inside each group of clients",
     )
     groups: Labels | None = Field(
         None, description="group of each client: {name: label} or labels in order (default: the data's own truth)"
     )
+
+    @field_validator("period")
+    @classmethod
+    def _rounds_from_one(cls, period: int | tuple[int, ...] | None) -> int | tuple[int, ...] | None:
+        if period is not None and min(period if isinstance(period, tuple) else (period,), default=0) < 1:
+            raise ValueError("rounds are counted from 1; give how many lie between, or a list of rounds")
+        return period
+
+    def in_groups(self, round: int) -> bool:
+        """Whether the cohort of a round is sampled inside the groups: round ∈ Q."""
+        if self.period is None:
+            return False
+        return round in self.period if isinstance(self.period, tuple) else round % self.period == 0
 
     def known_groups(self, setting: Setting) -> np.ndarray | None:
         """The true group of every client, (K,), where somebody knows it: for `period` and the Rand index."""
@@ -91,7 +105,7 @@ class FedCedar(Algorithm):
 
     def cohort(self, round: int, size: int, setting: Setting) -> np.ndarray:
         groups = self.known_groups(setting)
-        if self.period is None or round % self.period or groups is None or size >= len(setting):
+        if not self.in_groups(round) or groups is None or size >= len(setting):
             return super().cohort(round, size, setting)
         draws = setting.streams.words("cohort", round, client_keys(setting.names))
         chosen = []

@@ -27,7 +27,7 @@ class FedPnP(Algorithm):
 
     The server's step is a low-pass filter over the client graph with Laplacian L: `soft` 1/(1 + νλ + νλ²), `hard` (the ν
     smoothest modes), `heat`, `tikhonov`, `tv`, or a function h(λ, ν) of your own. The strength ν_t falls from ν⁰ to β,
-    the number of modes grows from 1 to τ. The graph comes from four moments of the clients' data unless one is given.
+    in half of the rounds unless η is given; the number of modes grows from 1 to τ. The graph comes from four moments of the clients' data unless one is given.
 
     Limits, exact for any client sizes: β = 0 (or τ = K) and μ = 0 is Local; β → ∞ (or τ = 1) is FedAvg with μ = 0 and
     FedProx with μ > 0. A client that does not take part in a round enters the filter with the row it has on the server.
@@ -50,7 +50,12 @@ class FedPnP(Algorithm):
         None, ge=0, allow_inf_nan=False, description="soft: the factor of λ², where it is not β as that of λ"
     )
     nu0: float = Field(1.0, ge=0, allow_inf_nan=False, description="strength ν⁰ of round 1 (0 if β = 0 is given)")
-    eta: float = Field(0.1, ge=0, le=1, description="η: the strength is multiplied by 1 − η each round until it is β")
+    eta: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="η: the strength is multiplied by 1 − η each round until it is β (default: β after half of the rounds)",
+    )
     schedule: str | Callable[..., Any] = Field(
         "gradual", description="gradual, constant (β or τ from round 1), or a function of the round t = 1, 2, …"
     )
@@ -118,21 +123,26 @@ class FedPnP(Algorithm):
             # Every number of modes, or the first and (after a billion rounds) the last strength.
             rounds = [1, 10**9] if self.tau is None else list(range(1, self.tau * self.delta + 1, self.delta))
         for t in rounds:
-            made = graph_denoiser(graph, self.denoiser, self.strength(t), setting.sizes, self.fidelity, self.factor2)
+            strength = self.strength(t, setting.rounds)
+            made = graph_denoiser(graph, self.denoiser, strength, setting.sizes, self.fidelity, self.factor2)
             if not made.linear and self.robust not in (None, "norm"):
                 raise FedkinError(
                     f"fedpnp: robust={self.robust!r} guards weights, which the denoiser {self.denoiser!r} has none of; "
                     "use robust='norm', or another denoiser"
                 )
 
-    def strength(self, t: int) -> Strength:
-        """ν_t of round t = 1, 2, …: a number, the number of modes, or the pair (β₁, β₂)."""
+    def strength(self, t: int, rounds: int = 0) -> Strength:
+        """ν_t of round t = 1, 2, … of `rounds` (0: not known): a number, the number of modes, or the pair (β₁, β₂)."""
         if callable(self.schedule):
             return schedules.checked_schedule(self.schedule)(t)
         if self.tau is not None:
             return self.tau if self.schedule == "constant" else schedules.increasing_rank(self.tau, self.delta)(t)
         final = (self.beta,) if self.beta2 is None else (self.beta, self.beta2)
-        nu = [b if self.schedule == "constant" else schedules.decreasing(b, self.nu0, self.eta)(t) for b in final]
+        if self.schedule == "constant":
+            nu = list(final)
+        else:
+            eta = schedules.fall_within(rounds / 2, self.beta, self.nu0) if self.eta is None else self.eta
+            nu = [schedules.decreasing(b, self.nu0, eta)(t) for b in final]
         return nu[0] if len(nu) == 1 else (nu[0], nu[1])
 
     def private(self, setting: Setting) -> tuple[str, ...]:
@@ -143,7 +153,7 @@ class FedPnP(Algorithm):
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
         graph, layout = setting.needs_graph(self.name), setting.spec.layout
-        strength = self.strength(state.round + 1)
+        strength = self.strength(state.round + 1, setting.rounds)
         step = _server_step if isinstance(self.denoiser, Hashable) else _server_step.__wrapped__
         coupling, spectrum = step(
             graph, self.denoiser, strength, tuple(setting.sizes.tolist()), self.fidelity, self.factor2

@@ -43,6 +43,8 @@ class FedRelax(Algorithm):
     deploys: ClassVar[Deploys] = "trained"
     graph_spec: ClassVar[str | None] = "statistics"
 
+    own_rate: ClassVar[bool] = True
+
     lr: float = Field(0.01, gt=0, description="rate γ of RMSprop")
     optimiser: Literal["rmsprop"] = Field("rmsprop", description="must be rmsprop, the method's own")
     moments: Literal["keep"] = Field("keep", description="must be keep: a network goes on where it was")
@@ -51,9 +53,7 @@ class FedRelax(Algorithm):
     update: Literal["gradient", "exact"] = Field(
         "gradient", description="RMSprop steps, or linear models in closed form"
     )
-    inner_steps: int | None = Field(
-        None, ge=1, description="RMSprop steps per exchange (default: steps, else epochs: 1)"
-    )
+    inner_steps: int | None = Field(None, ge=1, description="RMSprop steps per exchange (default: steps, else epochs)")
     smoothing: float = Field(0.99, ge=0, lt=1, description="RMSprop's smoothing of squared gradients")
     weight: Literal["scaled", "alpha"] = Field(
         "scaled", description="a received point weighs α·A_ij·m_i/m_pub, or α·A_ij, where a local one weighs 1"

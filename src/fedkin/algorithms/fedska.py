@@ -15,7 +15,6 @@ from fedkin.clients import Clients, Replies
 from fedkin.couplings import Identity
 from fedkin.errors import FedkinError
 from fedkin.graphs.learned import (
-    MOST_NEIGHBOURS,
     GraphEncoder,
     Similarity,
     StructureLearner,
@@ -60,13 +59,14 @@ class FedSKA(FedAvg):
     k: int | None = Field(
         None,
         ge=1,
-        description=f"neighbours each client keeps, less than the clients (default: {MOST_NEIGHBOURS}, or all others)",
+        description="neighbours each client keeps, less than the clients (default: √K, rounded up)",
     )
     features: str = Field("features", description="the layer whose output is the feature, by its name in the model")
     cosine: float = Field(1.0, ge=0, description="weight c of the cosine term; the released code has 0.01 to 1")
-    granularity: Granularity = Field(
-        "client",
-        description="one feature per client, per class of a client, or per sample (aligned: same indices match)",
+    granularity: Granularity | None = Field(
+        None,
+        description="one feature per client, per class of a client, or per sample (aligned: same indices match); "
+        "default: class where there are classes, else client",
     )
     similarity: Similarity = Field("inner", description="inner product (the paper) or cosine (its code)")
     structure_steps: int = Field(10, ge=0, description="steps E_S of structure learning per round")
@@ -76,11 +76,14 @@ class FedSKA(FedAvg):
     )
     mask: float = Field(0.01, gt=0, le=1, description="share r of entries that are disturbed")
     hidden: int = Field(64, ge=1, description="width of the denoiser's layers")
-    server_optimiser: Optimiser = Field("sgd", description="of the server's parts: sgd (the paper) or adam (its code)")
+    server_optimiser: Optimiser = Field("adam", description="of the server's parts: sgd (the paper) or adam (its code)")
     server_lr: float = Field(0.01, gt=0, description="learning rate of the server's parts")
     server_momentum: float = Field(0.0, ge=0, le=0, description="must be 0: the server's parts have none")
     prior: float = Field(
         0.0, ge=0, le=1, description="share of the given graph in S (default graph: shared labels); the code has 0.9"
+    )
+    every: int = Field(
+        1, ge=1, description="rounds between two exchanges of features; in between clients keep their guides"
     )
     average: bool = Field(True, description="average the clients' weights; otherwise each goes on from its own")
 
@@ -98,6 +101,11 @@ class FedSKA(FedAvg):
 
     # --- before the first round -----------------------------------------------------------------------------------
 
+    def grain(self, setting: Setting) -> Granularity:
+        """What has a feature: the classes of a client where there are any, unless told."""
+        plain = setting.task.kind == "classification" and setting.task.plain_loss
+        return self.granularity or ("class" if plain else "client")
+
     def default_graph(self) -> str | None:
         return "shared-labels" if self.prior else None
 
@@ -108,14 +116,15 @@ class FedSKA(FedAvg):
                 f"fedska: k = {self.k} is not allowed: a client has at most {clients - 1} neighbours here"
             )
         cut(setting.spec, setting.task, self.features)
-        if self.granularity != "aligned" and not setting.task.plain_loss:
+        grain = self.grain(setting)
+        if grain != "aligned" and not setting.task.plain_loss:
             raise FedkinError(
-                f"fedska: granularity = {self.granularity!r} needs the loss of a mixed part, which only plain cross entropy, "
+                f"fedska: granularity = {grain!r} needs the loss of a mixed part, which only plain cross entropy, "
                 "bce and mse have; drop loss, class_weight and label_smoothing, or use 'aligned'"
             )
-        if self.granularity == "class" and not setting.task.one_label:
+        if grain == "class" and not setting.task.one_label:
             raise FedkinError("fedska: granularity = 'class' needs a classification task; use 'client' or 'aligned'")
-        if self.granularity == "aligned" and len(set(setting.sizes.tolist())) > 1:
+        if grain == "aligned" and len(set(setting.sizes.tolist())) > 1:
             few, many = int(np.argmin(setting.sizes)), int(np.argmax(setting.sizes))
             raise FedkinError(
                 f"fedska: granularity = 'aligned' needs equal sample counts, but client {setting.names[few]!r} has "
@@ -124,13 +133,13 @@ class FedSKA(FedAvg):
 
     def learner(self, size: int, setting: Setting) -> StructureLearner:
         """The structure learner for features of this size."""
-        return StructureLearner(size, self.k or min(MOST_NEIGHBOURS, len(setting) - 1), self.hidden, self.similarity)
+        return StructureLearner(size, self.k or default_neighbours(len(setting)), self.hidden, self.similarity)
 
     def start(self, setting: Setting) -> State:
         clients = len(setting)
         learner = self.learner(cut(setting.spec, setting.task, self.features).size, setting)
         several = {"client": 1, "class": setting.task.outputs, "aligned": int(setting.sizes[0])}
-        parts = torch.zeros((clients, several[self.granularity], learner.size), dtype=torch.float64)
+        parts = torch.zeros((clients, several[self.grain(setting)], learner.size), dtype=torch.float64)
         return (
             super()
             .start(setting)
@@ -149,20 +158,21 @@ class FedSKA(FedAvg):
     # --- one round --------------------------------------------------------------------------------------------------
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
-        task, shared = f"{__name__}:fedska", self._how_features()
-        if not self.cosine or not state.round:  # nothing to be guided by
+        task, shared = f"{__name__}:fedska", self._how_features(setting)
+        if not self.cosine or state.round < self.every:  # nothing to be guided by
             return LocalWork(task, shared=shared)
         guides = state.arrays["guides"][torch.from_numpy(ids)].to(setting.spec.dtype)
         return LocalWork(task, {"guides": guides}, shared)
 
-    def _how_features(self) -> dict[str, Any]:
-        return {"layer": self.features, "cosine": self.cosine, "granularity": self.granularity}
+    def _how_features(self, setting: Setting) -> dict[str, Any]:
+        return {"layer": self.features, "cosine": self.cosine, "granularity": self.grain(setting)}
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
         return super().couple(state, replies, setting) if self.average else mix(state, replies, Identity(len(setting)))
 
     def follow_up(self, state: State, replies: Replies, clients: Clients, setting: Setting) -> State:
-        return self._learn(gathered(state, replies), clients, replies.ids, setting)
+        state = gathered(state, replies)
+        return state if (state.round + 1) % self.every else self._learn(state, clients, replies.ids, setting)
 
     def _learn(self, state: State, clients: Clients, ids: np.ndarray, setting: Setting) -> State:
         """Structure learning, split learning with the clients `ids`, and the features for the next round."""
@@ -173,7 +183,7 @@ class FedSKA(FedAvg):
             whole = torch.from_numpy(setting.graph.adjacency.toarray()) + torch.eye(len(setting), dtype=torch.float64)
             given = normalise(whole)[known][:, known]
         state, graph = self._learn_structure(state, known, given, setting)
-        state, guides = self._learn_encoder(state, known, graph, clients, ids)
+        state, guides = self._learn_encoder(state, known, graph, clients, ids, setting)
         whole = torch.zeros((len(setting), len(setting)), dtype=torch.float64)
         whole[known[:, None], known[None, :]] = graph
         kept = keep_snapshot(
@@ -208,7 +218,7 @@ class FedSKA(FedAvg):
         return state.with_log(structure_loss=losses[-1] if losses else None), graph(parameters.theta)
 
     def _learn_encoder(
-        self, state: State, known: Tensor, graph: Tensor, clients: Clients, ids: np.ndarray
+        self, state: State, known: Tensor, graph: Tensor, clients: Clients, ids: np.ndarray, setting: Setting
     ) -> tuple[State, Tensor]:
         """E_g steps on GNN_E with the gradients that clients `ids` tell; returns H^g of everyone, (K, m, d)."""
         parts, held = state.arrays["parts"][known], state.arrays["held"][known]
@@ -220,7 +230,7 @@ class FedSKA(FedAvg):
             guides = encoder.encode(theta, graph, parts, held)
             mine = guides[[place[int(j)] for j in ids]]
             told = clients.ask(
-                f"{__name__}:fedska gradient", ids, {"guides": mine.detach().to(dtype)}, self._how_features()
+                f"{__name__}:fedska gradient", ids, {"guides": mine.detach().to(dtype)}, self._how_features(setting)
             )
             answered = torch.from_numpy(np.flatnonzero(np.isin(ids, told.ids)))
             slope = torch.autograd.grad(mine[answered], theta, told["gradient"].double())[0]
@@ -229,6 +239,15 @@ class FedSKA(FedAvg):
         whole = torch.zeros_like(state.arrays["guides"])
         whole[known] = encoder.encode(parameters.theta, graph, parts, held)
         return state.with_arrays(**parameters.arrays("encoder")).with_log(encoder_loss=loss), whole
+
+
+def default_neighbours(clients: int) -> int:
+    """k = ⌈√K⌉, at most all others: grows with the clients and leaves the graph a choice.
+
+    >>> [default_neighbours(clients) for clients in (1, 2, 10, 100)]
+    [0, 1, 4, 10]
+    """
+    return min(int(np.ceil(np.sqrt(clients))), clients - 1)
 
 
 def gathered(state: State, replies: Replies) -> State:

@@ -23,7 +23,7 @@ class LaplacianRegularised(Algorithm):
     deploys: ClassVar[Deploys] = "validated"
     graph_spec: ClassVar[str | None] = "equal"
 
-    eta: float = Field(0.01, ge=0, allow_inf_nan=False, description="strength η of the pull towards neighbours")
+    eta: float = Field(0.1, ge=0, allow_inf_nan=False, description="strength η of the pull towards neighbours")
     c: float = Field(1.0, ge=0, allow_inf_nan=False, description="factor of the step; the official code has 0.5")
     local_unit: Literal["epoch", "step"] = Field(
         "epoch",
@@ -40,25 +40,24 @@ class LaplacianRegularised(Algorithm):
         return scale * self.epochs
 
     def check(self, setting: Setting) -> None:
-        for remark in self.remarks(setting):
+        for remark in self.unstable(setting):
             warnings.warn(remark, stacklevel=2)
 
     def remarks(self, setting: Setting) -> list[str]:
-        """What the user should know before the run: clients without neighbours, a step beyond the stable bound."""
-        graph, said = setting.needs_graph(self.name), []
-        if graph.isolated:
-            alone = ", ".join(map(repr, graph.isolated[:3])) + (", …" if len(graph.isolated) > 3 else "")
-            said.append(
-                f"{self.name}: {len(graph.isolated)} of {len(graph)} clients have no neighbour: {alone} train alone"
-            )
+        """What the user should know of the run: clients without neighbours, a step beyond the stable bound."""
+        return [*setting.needs_graph(self.name).alone(self.name), *self.unstable(setting)]
+
+    def unstable(self, setting: Setting) -> list[str]:
+        """What to say of a step beyond the stable bound; nothing within it."""
+        graph = setting.needs_graph(self.name)
         longest = float(np.max(self.step(1, setting.sizes)))
         if stability(graph, longest) > 2 * (1 + 1e-9):
             bound = self.eta * safe_step(graph) / longest
-            said.append(
+            return [
                 f"{self.name}: the step c·μ̃·η·λ_max(L) = {stability(graph, longest):.3g} is beyond the stable bound 2, so "
                 f"differences between clients can grow; use eta ≤ {bound:.3g} (at this c, learning rate and R)"
-            )
-        return said
+            ]
+        return []
 
     def described(self, state: State, setting: Setting, failed: Mapping[str, str]) -> State:
         """The log entries of a round: the step, its stability, in round 1 what `remarks` has to say, who diverged.

@@ -41,9 +41,12 @@ class PFedBayes(Algorithm):
     title: ClassVar[str] = "pFedBayes"
     deploys: ClassVar[Deploys] = "trained"
 
-    lr: float = Field(0.001, gt=0, description="rate of the steps (Adam's, by default)")
+    own_rate: ClassVar[bool] = True
+
+    lr: float = Field(0.01, gt=0, description="rate of the steps (Adam's, by default)")
     optimiser: Optimiser = Field("adam", description="step rule of posterior and prior")
-    zeta: float = Field(10.0, ge=0, description="weight ζ of the divergence from the prior")
+    epochs: int = Field(1, ge=1, description="passes over the client's data per round, each batch `inner_steps` times")
+    zeta: float = Field(0.1, ge=0, description="weight ζ of the divergence from the prior")
     rho: float = Field(-3.0, description="ρ of all weights at the start; σ = softplus(ρ)")
     inner_steps: int = Field(5, ge=1, description="steps on the posterior per batch")
     beta: float = Field(1.0, gt=0, description="step β of the server towards the mean of the clients")

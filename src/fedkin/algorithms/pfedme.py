@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedkin.algorithm import Algorithm, Deploys, LocalWork, Setting, State, mix, stretched
 from fedkin.clients import Replies
 from fedkin.couplings import Average
+from fedkin.errors import FedkinError
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
@@ -26,7 +28,7 @@ class PFedMe(Algorithm):
         server:  w ← (1 − β) w + β·mean_S(w_k)
 
     The inner steps are gradient descent on a function of smoothness λ + β_k, with β_k that of f_k: they stay bounded only
-    while γ_p(λ + β_k) < 2.
+    while γ_p(λ + β_k) < 2; γ_p·λ < 2 is checked before the run. With γ = 1/λ, the default, a step takes w_k to θ.
 
     θ, the personal model, starts each round at the received w. Running statistics sent to the server are those of θ.
 
@@ -37,13 +39,29 @@ class PFedMe(Algorithm):
     title: ClassVar[str] = "pFedMe"
     deploys: ClassVar[Deploys] = "trained"
 
-    lr: float = Field(0.005, gt=0, description="rate γ of the common model; γλ is its step towards θ")
-    lam: float = Field(15.0, gt=0, description="pull λ between the personal and the common model")
+    own_rate: ClassVar[bool] = True
+
+    lr: float = Field(1.0, gt=0, description="rate γ of the common model; γλ is its step towards θ (default: 1/lam)")
+    lam: float = Field(1.0, gt=0, description="pull λ between the personal and the common model")
     inner_steps: int = Field(5, ge=1, description="steps on θ per batch")
     personal_lr: float = Field(
-        0.1, gt=0, description="rate γ_p of the steps on θ; keep γ_p(λ + smoothness of f_k) below 2"
+        0.05, gt=0, description="rate γ_p of the steps on θ; keep γ_p(λ + smoothness of f_k) below 2"
     )
     beta: float = Field(1.0, gt=0, description="step β of the server towards the mean of the clients")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _step_to_theta(cls, given: Any) -> Any:
+        """γ = 1/λ where only λ is given."""
+        lam = given.get("lam") if isinstance(given, dict) else None
+        return {"lr": 1 / lam, **given} if isinstance(lam, int | float) and 0 < lam < math.inf else given
+
+    def check(self, setting: Setting) -> None:
+        if self.personal_lr * self.lam >= 2:
+            raise FedkinError(
+                f"pfedme: personal_lr·lam = {self.personal_lr * self.lam:g} lets the inner steps grow without bound; keep "
+                f"personal_lr below {2 / self.lam:g}, less the steeper the loss (γ_p(λ + smoothness) < 2)"
+            )
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         shared = {"lam": self.lam, "inner_steps": self.inner_steps, "personal_lr": self.personal_lr}

@@ -32,6 +32,17 @@ def decreasing(beta: float, nu0: float = 1.0, eta: float = 0.1) -> Schedule:
     return lambda t: max(beta, nu0 * (1 - eta) ** (t - 1))
 
 
+def fall_within(rounds: float, beta: float, nu0: float = 1.0) -> float:
+    """The η with which ν falls from ν⁰ to β within so many rounds; the paper's 0.1 where that has no answer.
+
+    >>> round(fall_within(10, beta=0.001), 3)
+    0.499
+    """
+    if rounds < 1 or not 0 < beta < nu0:
+        return 0.1
+    return float(1 - (beta / nu0) ** (1 / rounds))
+
+
 def increasing_rank(tau: int, every: int = 1) -> Schedule:
     """ν_t = min(τ, 1 + ⌊(t−1)/Δ⌋): one mode more every Δ rounds, up to τ (FedPnP, hard).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -74,12 +75,18 @@ def _equal(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -
 
 @builder("statistics")
 def _statistics(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
-    """statistics[:WEIGHTS[:SCALE]][:noise=ε,δ,LOW,HIGH], for example statistics:gaussian, statistics:similarity:mean_degree
-    or, with (1, 1e-5)-differentially private statistics of features in [0, 1], statistics:noise=1,1e-5,0,1."""
+    """statistics[:published][:moments=A+B][:WEIGHTS[:SCALE]][:noise=ε,δ,LOW,HIGH], for example statistics:moments=mean+variance,
+    statistics:gaussian, statistics:similarity:mean_degree, the paper's statistics:published or, with (1, 1e-5)-differentially
+    private statistics of features in [0, 1], statistics:noise=1,1e-5,0,1."""
     option, _, noise = option.partition("noise=")
-    weights, _, scale = option.removesuffix(":").partition(":")
+    words = option.removesuffix(":").split(":")
+    how: dict[str, Any] = {"published": "published" in words}
+    for word in words:
+        if word.startswith("moments="):
+            how["moments"] = word.removeprefix("moments=").split("+")
+    weights, scale = ([w for w in words if w != "published" and "=" not in w] + ["", ""])[:2]
     stats = disclosed("statistics", **_noise(noise)) if noise else disclosed("statistics")
-    return similarity.from_statistics(stats, names, weights or "similarity", scale or None)  # type: ignore[arg-type]
+    return similarity.from_statistics(stats, names, weights or "similarity", scale or None, **how)  # type: ignore[arg-type]
 
 
 @builder("gaussian")

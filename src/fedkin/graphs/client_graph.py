@@ -138,6 +138,14 @@ class ClientGraph:
         """The clients without a neighbour."""
         return tuple(self.names[k] for k in np.flatnonzero(np.diff(self.adjacency.indptr) == 0))
 
+    def alone(self, method: str) -> list[str]:
+        """What to say of clients without a neighbour, where a method builds on the graph; nothing if there are none."""
+        lone = self.isolated
+        if not lone:
+            return []
+        named = ", ".join(map(repr, lone[:3])) + (", …" if len(lone) > 3 else "")
+        return [f"{method}: {len(lone)} of {len(self)} clients have no neighbour: {named} train alone"]
+
     # ---- other orders, other clients ---------------------------------------------------------------------------------
 
     def take(self, rows: Sequence[int] | np.ndarray) -> ClientGraph:

@@ -16,6 +16,9 @@ from fedkin.graphs.neighbours import Search, nearest
 
 Weights = Literal["similarity", "gaussian", "literal", "literal_raw"]
 WeightScale = Literal["max", "mean_degree"]
+Moment = Literal["mean", "variance", "skewness", "kurtosis"]
+LEAST = 0.05
+"""The least similarity: the two clients that differ most keep an edge, so that two clients alone are joined."""
 EARTH_KM = 6371.0088
 
 
@@ -24,23 +27,31 @@ def from_statistics(
     names: Names = None,
     weights: Weights = "similarity",
     scale: WeightScale | None = None,
+    moments: Sequence[Moment] = get_args(Moment),
+    published: bool = False,
 ) -> ClientGraph:
     """FedPnP's graph: from the moments (K, 4, M) of every client (`fedkin.graphs.statistics.moments`).
 
-    d_ij = ¼ Σ_r ‖s_r^i − s_r^j‖ over mean, variance, skewness, kurtosis. `weights`: `similarity` 1 − d/max d;
+    d_ij is the mean over the chosen `moments` of ‖s_r^i − s_r^j‖ / D_r, D_r the mean of ‖s_r^i − s_r^j‖ over pairs, so that
+    each counts alike; the paper (`published`) has no D_r, and kurtosis is then most of the distance. `weights`:
+    `similarity` max(1 − d/max d, 0.05) (`published`: without the 0.05, so that the farthest pair is not joined);
     `gaussian` exp(−d²/σ²), σ the median distance of two clients; `literal` d/max d and `literal_raw` d, which follow
     the paper's text and pull the most different clients together hardest. `scale`: `max` makes the largest weight 1,
     `mean_degree` makes the average degree K − 1, so that one β means the same on every data set.
     """
+    for name in moments or ("",):
+        if name not in get_args(Moment):
+            raise unknown("moment of the statistics graph", name, get_args(Moment))
     if weights not in get_args(Weights):
         raise unknown("weights of the statistics graph", weights, get_args(Weights))
     if scale is not None and scale not in get_args(WeightScale):
         raise unknown("scale of the statistics graph", scale, get_args(WeightScale))
-    moments = _stacked(stats, names)
-    distance = np.mean([cdist(moments[:, r], moments[:, r]) for r in range(4)], axis=0)
+    told, chosen = _stacked(stats, names), [get_args(Moment).index(name) for name in moments]
+    apart = [cdist(told[:, r], told[:, r]) for r in chosen]
+    distance = np.mean(apart if published else [d / (d.sum() or 1.0) * (d.size - len(d)) for d in apart], axis=0)
     largest = distance.max(initial=0.0) or 1.0
     if weights == "similarity":
-        adjacency = (1 - distance / largest).clip(0)
+        adjacency = (1 - distance / largest).clip(0 if published else LEAST)
     elif weights == "gaussian":
         adjacency = np.exp(-((distance / _median(distance)) ** 2))
     else:

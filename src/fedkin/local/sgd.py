@@ -7,7 +7,7 @@ Client k's gradient is g = ∇f_k(w), changed in turn by clipping, weight decay 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -26,8 +26,11 @@ class Sgd(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 
+    own_rate: ClassVar[bool] = False
+    """Whether `lr` means something else than the rate of plain local training, so that one rate for all methods spares it."""
+
     lr: float = Field(0.05, gt=0, description="learning rate γ")
-    epochs: int = Field(1, ge=1, description="passes over the client's data per round")
+    epochs: int = Field(5, ge=1, description="passes over the client's data per round")
     steps: int | None = Field(None, ge=1, description="steps per round instead of epochs")
     batch_size: int = Field(32, ge=1, description="samples per step; the last batch of an epoch may be smaller")
     optimiser: Optimiser = Field("sgd", description="step rule of local training: sgd, adam, adamw or rmsprop")

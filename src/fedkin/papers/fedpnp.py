@@ -34,7 +34,7 @@ def client_graph(seed: int, source: dict[str, Any], weights: str = "similarity")
 
 def _from_moments(federation: Federation, weights: str) -> ClientGraph:
     stats = np.stack([moments(x) for x, _ in federation.train])
-    return from_statistics(stats, federation.names, weights)  # type: ignore[arg-type]
+    return from_statistics(stats, federation.names, weights, published=True)  # type: ignore[arg-type]
 
 
 def correlation(federation: Federation) -> ClientGraph:

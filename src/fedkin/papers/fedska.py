@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from scipy.cluster.hierarchy import leaves_list, linkage
 
-from fedkin import algorithms, data
+from fedkin import data
 from fedkin.federation import Federation
 from fedkin.local.forecasts import persistence
+from fedkin.papers.originals import as_published
 from fedkin.run import train
 
 
@@ -23,7 +24,7 @@ def learned_graph(
     together (leaves of a clustering of the truth), so that a picture shows whether it is followed.
     """
     federation = data.load(**{"seed": seed, **source})
-    method = algorithms.make("fedska", parameters)
+    method = as_published("fedska", parameters)
     result = train(federation, model, method, rounds=rounds, seed=seed, eval_every=rounds, workers=1)
     learned = result.learned_graph().adjacency.toarray()
     truth, apart = known(federation), ~np.eye(len(federation), dtype=bool)

@@ -91,19 +91,19 @@ def _run(settings: Mapping[str, Any]) -> list[float]:
 
     Two epochs: in the first step of a round every pull towards the received model is zero.
     """
-    from fedkin import algorithms
+    from fedkin.papers.originals import as_published, published_graph
     from fedkin.result import Models
     from fedkin.run import prepare
     from fedkin.run.options import make_options
 
     parameters = {**settings["parameters"], "epochs": 2}
-    method = algorithms.make(settings["algorithm"], parameters)
+    method = as_published(settings["algorithm"], parameters)
     clients = int(settings["data"].get("clients", 20))
     truth = {"cluster": np.arange(clients) % 3}
     federation = replace(made_up(settings["data"]["name"], clients, max(4, SAMPLES // clients), 0.25), truth=truth)
     fraction = settings["run"].get("fraction", 1.0)
     rounds = 1 + int(parameters.get("period") or 1)
-    graph = settings["graph"] if method.default_graph() is not None else None
+    graph = published_graph(settings["graph"], method, federation)
     options = make_options(
         rounds=rounds, fraction=fraction, workers=1, influence=False, dtype="float64", eval_every=rounds
     )

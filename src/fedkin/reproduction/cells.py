@@ -107,14 +107,14 @@ def _federation(source: str, seed: int) -> Federation:
 
 
 def _train(cell: Cell, folder: Path, watch: OnRound) -> CellRecord | None:
-    from fedkin import algorithms
+    from fedkin.papers.originals import as_published, published_graph
     from fedkin.run import make_options, prepare
 
     settings = cell.settings
     federation = _federation(json.dumps(settings["data"], sort_keys=True), cell.seed)
-    method = algorithms.make(settings["algorithm"], dict(settings["parameters"]))
+    method = as_published(settings["algorithm"], settings["parameters"])
     options = make_options(**settings["run"], seed=cell.seed, workers=1)
-    graph = settings["graph"] if method.default_graph() is not None else None
+    graph = published_graph(settings["graph"], method, federation)
     run = prepare(federation, settings["model"], method, options, graph, folder, [_until(watch)])
     run.take_up()
     result = run.run()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from fedkin.algorithm import Algorithm
@@ -17,6 +19,13 @@ def wanted(graph: ClientGraph | str | None, algorithm: Algorithm, roster: Roster
     if graph is None and algorithm.default_graph() is not None:
         graph = roster.graph or algorithm.default_graph()
     return graph.align(roster.names) if isinstance(graph, ClientGraph) else graph
+
+
+def warn_of_lone_clients(graph: ClientGraph, algorithm: Algorithm) -> None:
+    """Clients without a neighbour train alone under every method that builds on the graph: said before the first round."""
+    if algorithm.default_graph() is not None and len(graph) > 1:
+        for remark in graph.alone(algorithm.name):
+            warnings.warn(remark, stacklevel=3)
 
 
 def build_from(spec: str, roster: Roster, clients: Clients, seed: int) -> ClientGraph:

@@ -28,7 +28,8 @@ from fedkin.run.cadence import Saves, rounds_between_tests
 from fedkin.run.callbacks import Callback, Interrupt, as_callbacks
 from fedkin.run.deployed import choose_trained, per_client_metrics, picked, whole_models
 from fedkin.run.directory import RunDirectory, refuse_other_settings
-from fedkin.run.graph import build_from, wanted
+from fedkin.run.falling import still_falling
+from fedkin.run.graph import build_from, wanted, warn_of_lone_clients
 from fedkin.run.notices import notices, single_class
 from fedkin.run.options import Options
 from fedkin.run.recorded import config_of
@@ -70,6 +71,7 @@ class Run:
             used = build_from(used, roster, clients, options.seed)
         if used is not None:
             clients.link(used)
+            warn_of_lone_clients(used, algorithm)
         self.setting = Setting(
             roster.names, clients.sizes, roster.task, spec, streams, used, roster.truth, options.rounds
         )
@@ -274,7 +276,11 @@ class Run:
             raw_influence=self.state.arrays.get("influence"),
             extras={name: self.state.arrays[name] for name in self.algorithm.keeps if name in self.state.arrays},
             label_counts=self.roster.label_counts,
-            notes=(*self.roster.notes, *notices(self.roster, self.history, self.callbacks, facts["single_class"])),
+            notes=(
+                *self.roster.notes,
+                *notices(self.roster, self.history, self.callbacks, facts["single_class"]),
+                *still_falling(self.history),
+            ),
             facts=facts,
         )
         if result.graph is None and result.learned_rounds:

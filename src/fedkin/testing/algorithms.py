@@ -73,7 +73,7 @@ class Trial:
         return self.method.name or self.method.__name__
 
     def make(self, **changes: Any) -> Algorithm:
-        return self.method(**{"lr": 0.1, "batch_size": 8, **self.expected.parameters, **changes})
+        return self.method(**{"lr": 0.1, "epochs": 1, "batch_size": 8, **self.expected.parameters, **changes})
 
     def run(self, federation: Federation, algorithm: Algorithm | None = None, **options: Any) -> Result:
         settings = {"rounds": 3, "seed": 1, "dtype": "float64", "model": self.model(), **options}

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from fedkin import algorithms, data
+from fedkin import data
 from fedkin.federation import Federation, Split
 from fedkin.graphs import ClientGraph
 from fedkin.papers.fedrelax import baselines
 from fedkin.papers.fedrelax.bound import variation, variation_bound
+from fedkin.papers.originals import as_published
 from fedkin.run import train
 
 ALPHAS = (0.0, 0.01, 0.05)
@@ -60,7 +61,7 @@ def clustered(runs: int, seed: int, **options: Any) -> list[Federation]:
 
 def fitted(federation: Federation, alpha: float, rounds: int, seed: int = 0, update: str = "gradient") -> np.ndarray:
     """The linear models after `rounds` exchanges, (K, d)."""
-    method = algorithms.make("fedrelax", {"alpha": alpha, "update": update})
+    method = as_published("fedrelax", {"alpha": alpha, "update": update})
     return train(
         federation, "linear", method, rounds=rounds, seed=seed, dtype="float64", eval_every=max(rounds, 1)
     ).rows

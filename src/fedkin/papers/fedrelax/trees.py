@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fedkin import algorithms, data
+from fedkin import data
 from fedkin.federation import Federation
 from fedkin.papers.fedrelax.figures import ALPHAS, Figure, at, claims, clustered, figure, summary
+from fedkin.papers.originals import as_published
 from fedkin.run import train
 
 DEPTH = 5
@@ -28,7 +29,7 @@ def mixtures(runs: int, seed: int, **options: Any) -> list[Federation]:
 
 def validation_error(federation: Federation, model: str, alpha: float, rounds: int, seed: int = 0) -> float:
     """The mean validation error over clients after training."""
-    method = algorithms.make("fedrelax", {"alpha": alpha})
+    method = as_published("fedrelax", {"alpha": alpha})
     result = train(federation, model, method, rounds=rounds, seed=seed, dtype="float64", eval_every=max(rounds, 1))
     return float(np.mean(result.metrics["post"]["validation_mse"]))
 
