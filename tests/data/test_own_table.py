@@ -201,3 +201,11 @@ def test_newcomers_are_scaled_as_the_run_was(tmp_path: Path) -> None:
     assert joined.task.scale == federation.task.scale
     told = np.concatenate([joined.train.y, joined.test.y]) * joined.task.scale.std + joined.task.scale.mean
     assert np.allclose(sorted(told), sorted(new["price"]), rtol=1e-5)
+
+
+def test_columns_that_older_runs_kept_are_read() -> None:
+    from fedkin.federation.columns import InputColumn
+
+    old = InputColumn.described({"name": "age", "centre": 1.0, "scale": 2.0, "fill": 3.0, "categories": None})
+    assert old.encode(pd.Series([5.0, np.nan]))[:, 0].tolist() == [2.0, 1.0]
+    assert InputColumn.described({"name": "c", "categories": ["x", "y"]}).encode(pd.Series([" y"])).tolist() == [[0, 1]]

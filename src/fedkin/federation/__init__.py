@@ -1,7 +1,8 @@
 """The clients, their data, and what is to be learned. No training happens here.
 
 reading.py checks what a user hands over, targets.py turns targets into class codes or floats, split.py holds samples
-back for tests and joins the clients' arrays; federation.py is the whole.
+back for tests and joins the clients' arrays; federation.py is the whole. Raw tables: table.py from frame to federation,
+columns.py how a column becomes inputs, faults.py which cannot, notices.py what a reader should know.
 """
 
 from __future__ import annotations
