@@ -145,6 +145,7 @@ def assemble(
         settings.test_fraction,
         settings.validation_fraction,
         settings.split_seed,
+        plan.algorithm.remembers,
     )
     joined = _ask_all(line, nodes, {"kind": "join", "setup": setup.told()}, settings.timeout)
     facts = {client["name"]: client for site in joined.values() for client in site}
