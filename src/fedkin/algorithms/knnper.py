@@ -94,9 +94,9 @@ def train_or_remember(shard: Shard, request: Request, rows: Tensor, counters: Te
         return Trained(found, rows.new_zeros(len(rows)))
     memory = private_columns(shard, request)
     assert memory is not None
-    if "knnper network" not in shard.objects:
-        shard.objects["knnper network"] = shard.with_model(network_of(shard.spec))
-    inside: Shard = shard.objects["knnper network"]
+    if "network" not in shard.made:
+        shard.made["network"] = shard.with_model(network_of(shard.spec))
+    inside: Shard = shard.made["network"]
     settings, t = Sgd(**request.shared["sgd"]), request.shared["round"]
     found[:, ~memory], loss = train(inside, request.ids, rows[:, ~memory], settings, t, counters=counters)
     return Trained(found, loss)
