@@ -202,6 +202,11 @@ class Algorithm(Sgd):
         """What the user gave as a model, for all clients: here one architecture, because rows are exchanged."""
         return ModelSpec.of(model, task, dtype)
 
+    @property
+    def remembers(self) -> tuple[str, int, int, float] | None:
+        """The memory that the method adds to the network, as `models.memory.with_memory` takes it; None: none."""
+        return None
+
     def default_graph(self) -> str | None:
         """The graph built when neither the user nor the data has one, under these parameters; None: none is needed."""
         return self.graph_spec

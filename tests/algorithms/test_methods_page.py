@@ -14,7 +14,7 @@ NAMES = [
     *("fedavg", "fedprox", "fedbn", "scaffold", "afl", "global", "oracle", "perfedavg", "pfedme"),
     *("ditto", "apfl", "fedper", "fedrep", "fedamp", "pfedbayes", "mocha"),
     *("pfedgraph", "fedfomo", "feddbe", "fedala", "mrmtl", "fedbabu", "fedrod", "lgfedavg", "fedproto", "cfl"),
-    "networklasso",
+    *("networklasso", "knnper"),
 ]
 
 

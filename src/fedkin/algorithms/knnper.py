@@ -37,7 +37,7 @@ class KNNPer(FedAvg):
     FedAvg's model, *post* the mixture, without further training. The memory is part of the deployed module and never
     travels. `lam=0` is FedAvg. Classes only.
 
-    Published code picks λ_k by accuracy on the *test* samples of the client, over the same grid.
+    Published code scores its grid of λ on the clients' *test* samples, and divides distances by d·σ.
 
     Reference: Marfoq, Neglia, Kameni and Vidal, Personalized Federated Learning through Local Memorization, 2022.
     """
@@ -52,11 +52,14 @@ class KNNPer(FedAvg):
     capacity: int = Field(512, ge=1, description="samples that a client remembers at most")
     features: str = Field("features", description="the layer whose output is compared")
 
+    @property
+    def remembers(self) -> tuple[str, int, int, float]:
+        return self.features, self.capacity, self.neighbours, self.scale
+
     def model_spec(self, model: ModelLike, names: tuple[str, ...], task: Task, dtype: torch.dtype) -> ModelSpec:
         if task.kind != "classification":
             raise FedkinError("knnper lets memories vote on classes, but this task has none; choose another method")
-        spec = super().model_spec(model, names, task, dtype)
-        return with_memory(spec, task, self.features, self.capacity, self.neighbours, self.scale)
+        return with_memory(super().model_spec(model, names, task, dtype), task, *self.remembers)
 
     def private(self, setting: Setting) -> tuple[str, ...]:
         return MEMORY
@@ -91,9 +94,9 @@ def train_or_remember(shard: Shard, request: Request, rows: Tensor, counters: Te
         return Trained(found, rows.new_zeros(len(rows)))
     memory = private_columns(shard, request)
     assert memory is not None
-    if "knnper network" not in shard.objects:
-        shard.objects["knnper network"] = shard.with_model(network_of(shard.spec))
-    inside: Shard = shard.objects["knnper network"]
+    if "network" not in shard.made:
+        shard.made["network"] = shard.with_model(network_of(shard.spec))
+    inside: Shard = shard.made["network"]
     settings, t = Sgd(**request.shared["sgd"]), request.shared["round"]
     found[:, ~memory], loss = train(inside, request.ids, rows[:, ~memory], settings, t, counters=counters)
     return Trained(found, loss)

@@ -97,7 +97,9 @@ def _model(section: Mapping[str, Any]) -> ModelSection:
 def train_sites(line: Line, plan: FederationFile, out: Path, callbacks: tuple[Callback, ...] = ()) -> Result:
     """Train over the sites on a line; the result is written to `out`, every site's models to its own disk."""
     register = Register.read(out, plan.federation.accept, plan.federation.owners)
-    roll = Roll(line, plan.federation, register, plan.model, plan.allowed, plan.options.learning)
+    roll = Roll(
+        line, plan.federation, register, plan.model, plan.allowed, plan.options.learning, plan.algorithm.remembers
+    )
     called = roll.call(plan.options.dtype, plan.options.seed, resumed=checkpoint.latest(out) is not None)
     model: Any = models_of(called.own) if plan.model == SITES else resolve(plan.model)
     roster = called.roster

@@ -106,9 +106,9 @@ def split_gradient(
 def taps(shard: Shard, layer: str, strength: float, penalty: Penalty = misalignment) -> Taps:
     """The shard's `Taps` at a layer, made once."""
     key = f"taps {layer} {strength} {penalty.__module__}.{penalty.__qualname__}"
-    if key not in shard.objects:
-        shard.objects[key] = Taps(shard, layer, strength, penalty)
-    found: Taps = shard.objects[key]
+    if key not in shard.made:
+        shard.made[key] = Taps(shard, layer, strength, penalty)
+    found: Taps = shard.made[key]
     return found
 
 

@@ -56,6 +56,8 @@ class Shard:
         """After a restart: clients, (clients,) bool, that had no private state of this name when it was saved."""
         self.objects: dict[str, Any] = {}
         """What is no tensor (estimators): never saved, built again from private state after a restart."""
+        self.made: dict[str, Any] = {}
+        """What is made of the model alone (kernels with features): made again where it is missing, no recipe needed."""
         self.moments: dict[str, Tensor] = {}
         """What the step rules of the training under way remember, one row per asked client (`moments="keep"`)."""
         self.privacy_limit: tuple[float, float] | None = None
@@ -72,7 +74,7 @@ class Shard:
     def with_model(self, spec: ModelSpec) -> Shard:
         """The same clients, samples and private state, seen with another model."""
         twin = copy(self)
-        twin.spec, twin.choice, twin._kernels = spec, choose(spec, self.task), SimpleQueue()
+        twin.spec, twin.choice, twin._kernels, twin.made = spec, choose(spec, self.task), SimpleQueue(), {}
         for _ in range(self.workers):
             twin._kernels.put(twin.choice.make())
         twin._pool = self._threads()

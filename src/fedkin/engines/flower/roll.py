@@ -77,6 +77,8 @@ class Roll:
     allowed: list[str]
     learning: Mapping[str, Any] = field(default_factory=dict)
     """The loss and metrics that the run asks for."""
+    remembers: Any = None
+    """What the method gives the network to remember by (`Algorithm.remembers`)."""
     report: Callable[[str], None] = print
     told: dict[int, list[Described]] = field(default_factory=dict)
     excluded: dict[int, str] = field(default_factory=dict)
@@ -88,7 +90,9 @@ class Roll:
         while True:
             s, agreed = self.settings, self._agreed() if begun is None else _task_of(begun, self.settings)
             task = chosen(agreed, **self.learning)
-            setup = Setup(task, self.model, dtype, seed, s.test_fraction, s.validation_fraction, s.split_seed)
+            setup = Setup(
+                task, self.model, dtype, seed, s.test_fraction, s.validation_fraction, s.split_seed, self.remembers
+            )
             facts = self._join(setup)
             # A site that was excluded on the way may have brought labels of its own.
             if begun is not None or self._agreed() == agreed:

@@ -12,6 +12,7 @@ import torch
 from fedkin.errors import FedkinError
 from fedkin.models import ModelLike, ModelSpec, estimators
 from fedkin.models.estimators import ESTIMATORS, Estimators
+from fedkin.models.memory import with_memory
 from fedkin.models.networks import NETWORKS
 from fedkin.task import Task
 
@@ -30,6 +31,8 @@ class Setup:
     test_fraction: float = 0.25
     validation_fraction: float = 0.0
     split_seed: int = 0
+    memory: Sequence[Any] | None = None
+    """What the method adds to the network, see `Algorithm.remembers`."""
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Setup:
@@ -37,7 +40,8 @@ class Setup:
 
     def told(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        return {**vars(self), "task": self.task.told()}
+        told = {**vars(self), "task": self.task.told()}
+        return told if self.memory else {key: value for key, value in told.items() if key != "memory"}
 
     def spec(self, names: Sequence[str], own: Mapping[str, str | None]) -> ModelSpec:
         """The model of these clients; with the name "sites", each client's own."""
@@ -45,7 +49,8 @@ class Setup:
         if self.model == SITES:
             return Estimators.each(models_of(own), list(names), self.task, dtype, SITES)
         model = resolve(self.model)
-        return estimators.of(model, names, self.task, dtype)
+        spec = estimators.of(model, names, self.task, dtype)
+        return spec if self.memory is None else with_memory(spec, self.task, *self.memory)
 
 
 MOST_OPTIONS, LARGEST_OPTION = 4, 4096
