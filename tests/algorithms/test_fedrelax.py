@@ -101,7 +101,9 @@ def test_without_coupling_everyone_is_alone() -> None:
 def test_gradient_steps_are_those_of_torch() -> None:
     federation = clusters()
     start = torch.tensor(train(federation, rounds=0).rows)
-    found = train(federation, alpha=0.0, rounds=4, weight_decay=0.1, momentum=0.5, lr=0.02, smoothing=0.9).rows
+    found = train(
+        federation, alpha=0.0, rounds=4, inner_steps=1, weight_decay=0.1, momentum=0.5, lr=0.02, smoothing=0.9
+    ).rows
     for k in range(len(federation)):
         w = start[k].clone().requires_grad_()
         settings = {"lr": 0.02, "alpha": 0.9, "eps": 1e-8, "weight_decay": 0.1, "momentum": 0.5}
@@ -433,7 +435,7 @@ def test_an_isolated_client_is_left_alone() -> None:
 def test_the_tolerance_compares_turns_of_all_clients_also_under_sampling() -> None:
     """Sums over different cohorts go up and down by themselves and used to end such runs after 2 to 4 rounds."""
     federation = clusters(clients=12)
-    whole = train(federation, alpha=0.05, lr=0.05, rounds=60)
-    sampled = train(federation, alpha=0.05, lr=0.05, rounds=60, cohort=6, tolerance=1e-6)
+    whole = train(federation, alpha=0.05, lr=0.05, inner_steps=1, rounds=60)
+    sampled = train(federation, alpha=0.05, lr=0.05, inner_steps=1, rounds=60, cohort=6, tolerance=1e-6)
     assert sampled.facts["rounds"] > 20
     assert sampled.summary()["mean"] < 2 * whole.summary()["mean"] + 0.2

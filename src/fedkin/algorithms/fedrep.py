@@ -33,6 +33,7 @@ class FedRep(FedPer):
     name: ClassVar[str] = "fedrep"
     title: ClassVar[str] = "FedRep"
 
+    epochs: int = Field(1, ge=1, description="passes over the client's data for the body, after the head's turn")
     head_epochs: int = Field(10, ge=0, description="passes over the client's data for the head, before the body's turn")
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
