@@ -218,7 +218,7 @@ def test_moments_are_kept_or_reset() -> None:
 
 def test_one_client_that_keeps_its_moments_is_one_long_run_of_adam() -> None:
     data = federation("classification").take([2])
-    method = FedAvg(lr=0.01, batch_size=100, optimiser="adam", moments="keep")
+    method = FedAvg(lr=0.01, epochs=1, batch_size=100, optimiser="adam", moments="keep")
     found = fedkin.train(data, "mlp:4", method, rounds=5, dtype="float64").rows
     method = FedAvg(lr=0.01, batch_size=100, optimiser="adam", epochs=5)
     assert np.allclose(found, fedkin.train(data, "mlp:4", method, rounds=1, dtype="float64").rows, atol=1e-10)
@@ -280,7 +280,7 @@ def test_dropout_does_not_depend_on_chunks_order_or_workers(name: str) -> None:
 @pytest.mark.parametrize("name", DROPPED)
 def test_dropout_is_the_module_with_the_clients_own_masks(name: str) -> None:
     """One full batch: autograd through the module, its dropout layers replaced by the masks of the client's stream."""
-    data, how = federation("classification"), Sgd(lr=0.1, batch_size=100)
+    data, how = federation("classification"), Sgd(lr=0.1, epochs=1, batch_size=100)
     shard = shard_of(data, DROPPED[name])
     ids, rows = np.arange(4), start(shard)
     trained, _ = train(shard, ids, rows, how, round=1)
