@@ -61,7 +61,7 @@ def test_a_pull_brings_the_clients_mean_features_together(federation: Any, run: 
     """Under the trained models, before the vectors are added."""
     apart = []
     for kappa in (0.0, 5.0):
-        done = run(federation, "mlp:4", FedDBE(**SETTINGS, kappa=kappa), rounds=30)
+        done = run(federation, "mlp:4", FedDBE(**{**SETTINGS, "epochs": 1}, kappa=kappa), rounds=30)
         rows, spec = done.final["post"]["model"], done.setting.spec
         inputs = [torch.as_tensor(federation.train[k][0]) for k in range(4)]
         means = torch.stack([spec.module(rows[k]).features(x).mean(dim=0).detach() for k, x in enumerate(inputs)])

@@ -270,7 +270,7 @@ def test_statistics_may_carry_noise_with_a_stated_guarantee() -> None:
     assert abs(plain - private).max() > 0.05
     # The noise is the clients' secret, not the run's seed: a run repeated has other noise. Hardly any noise is no noise.
     assert abs(private - weights("statistics:noise=1,1e-5,-6,6", federation())).max() > 0.05
-    assert_allclose(plain, weights("statistics:noise=1e14,0.5,-8,8", federation()), atol=1e-2)
+    assert_allclose(plain, weights("statistics:noise=1e14,0.5,-8,8", federation()), atol=5e-2)
     for bad in ("noise=1,1e-5", "noise=-1,1e-5,0,1", "noise=1,2,0,1", "noise=1,1e-5,1,0", "noise=a,1e-5,0,1"):
         with pytest.raises(FedkinError, match=r"statistics:noise="):
             weights(f"statistics:{bad}", federation())

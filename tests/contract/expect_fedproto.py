@@ -1,4 +1,7 @@
 """FedProto in the contract tests."""
 
 OTHER = {"predict": "head"}
-SILENT = {"features": "other layers of the toy network give the same features, or are refused"}
+SILENT = {
+    "robust": "refused: models stay at home",
+    "features": "other layers of the toy network give the same features, or are refused",
+}

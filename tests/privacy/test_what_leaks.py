@@ -33,7 +33,7 @@ def overheard(federation: Federation, model: str, method: Any, rounds: int = 1) 
 def test_the_server_of_fedska_solves_for_every_clients_label_shares() -> None:
     """∂l_k/∂h = Wᵀ(softmax(Wh + b) − p): the server knows W, b and h, hence the shares p of the labels."""
     federation = data.load("digits", clients=5, partition="dirichlet:0.3", seed=0)
-    run, heard = overheard(federation, "mlp:16", FedSKA(encoder_steps=1))
+    run, heard = overheard(federation, "mlp:16", FedSKA(encoder_steps=1, granularity="client"))
     rows = next(replies["rows"] for task, _, replies in heard if task == "fedska")
     guides, gradient = next((q["guides"], r["gradient"]) for task, q, r in heard if task == "fedska gradient")
     counts = federation.label_counts()

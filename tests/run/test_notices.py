@@ -38,7 +38,7 @@ def test_a_loss_that_does_not_fall_is_noted() -> None:
 
 def test_models_of_one_class_are_noted_and_not_judged() -> None:
     methods = [algorithms.make(name, {"lr": 0.3}) for name in ("fedavg", "local")]
-    runs = [fedkin.train(rare(), "mlr", method, rounds=20) for method in methods]
+    runs = [fedkin.train(rare(), "mlr", method, rounds=20, headline="accuracy") for method in methods]
     for run in runs:
         assert run.facts["single_class"] == ["s0", "s1", "s2", "s3"]
         assert any("all models predict one class only" in note for note in run.notes)

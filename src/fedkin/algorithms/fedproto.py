@@ -41,6 +41,7 @@ class FedProto(Algorithm):
 
     name: ClassVar[str] = "fedproto"
     title: ClassVar[str] = "FedProto"
+    couples: ClassVar[bool] = False
     deploys: ClassVar[Deploys] = "trained"
 
     lam: float = Field(1.0, ge=0, description="strength λ of the pull of features towards the prototypes")

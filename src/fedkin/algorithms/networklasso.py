@@ -36,6 +36,8 @@ class NetworkLasso(Algorithm):
 
     name: ClassVar[str] = "networklasso"
     title: ClassVar[str] = "Network Lasso"
+    couples: ClassVar[bool] = False
+    """Its coupling has no weights that `robust` could guard: an edge pulls with λ a_kl however far its ends are apart."""
     deploys: ClassVar[Deploys] = "validated"
     graph_spec: ClassVar[str | None] = "statistics"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
+import numpy as np
 from pydantic import Field
 
-from fedkin.algorithm import Algorithm, Setting, State, place
+from fedkin.algorithm import Algorithm, Setting, State, mix
 from fedkin.clients import Replies
-from fedkin.couplings import Average
+from fedkin.couplings import Mixing
 
 
 class HalfWay(Algorithm):
@@ -24,6 +24,6 @@ class HalfWay(Algorithm):
     share: float = Field(0.5, ge=0, le=1, description="share of the way to the average")
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
-        trained = place(state.rows, replies)
-        average = Average(setting.sizes, replies.ids).apply(trained)
-        return state.with_arrays(rows=torch.lerp(trained, average, self.share))
+        sizes, own = setting.sizes[replies.ids], np.eye(len(replies))
+        weights = (1 - self.share) * own + self.share * sizes / sizes.sum()
+        return mix(state, replies, Mixing(weights, len(setting), replies.ids))
