@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -109,3 +110,30 @@ def test_bad_input_is_refused_in_one_line(contrary: Federation, change: dict[str
         auto(contrary, "mlr", **{**QUICK, **change})  # type: ignore[arg-type]
     with pytest.raises(FedkinError, match="at least two clients"):
         auto(contrary.take([0]), "mlr")
+
+
+def test_a_client_without_auroc_keeps_its_model_and_its_other_numbers(contrary: Federation) -> None:
+    """All of its test samples are of one class: that is no sign that its training diverged."""
+    one = contrary.test.y.copy()
+    one[: contrary.test.offsets[1]] = 0
+    test = type(contrary.test)(contrary.test.x, one, contrary.test.offsets)
+    federation = Federation(contrary.names, contrary.task, contrary.train, contrary.validation, test)
+    how = {"metrics": ["auroc", "accuracy"], "rounds": 10}
+    trained = fedkin.train(federation, "mlr", fedkin.algorithms.FedAvgFT(lr=0.3), **how)
+    plain = fedkin.train(federation, "mlr", fedkin.algorithms.FedAvgFT(lr=0.3), rounds=10)
+    combined = auto(federation, "mlr", **{**QUICK, **how})
+    for result in (trained, combined):
+        found = result.metrics["deployed"]
+        assert np.isnan(found["test_auroc"][0])
+        assert np.isfinite(found["test_auroc"][1:]).all()
+        assert np.isfinite([*found["test_loss"], *found["test_accuracy"]]).all()
+    x = torch.randn(5, 6)
+    assert torch.equal(trained.models["site-0"](x), plain.models["site-0"](x))
+
+
+def test_parts_that_do_not_fit_are_refused(tmp_path: Path, contrary: Federation) -> None:
+    result = auto(contrary, "mlr", **QUICK)
+    for name, value in (("parts_index", result.extras["parts_index"] + 10**6), ("parts_offsets", torch.tensor([0, 1]))):
+        replace(result, extras={**result.extras, name: value}).save(tmp_path / name)
+        with pytest.raises(FedkinError, match="do not fit together"):
+            fedkin.load(tmp_path / name)

@@ -219,10 +219,12 @@ def cross_evaluate_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Every model on this client's test samples: mean metric of each of M models, (k, M); shared: models (M, B)."""
     models: Tensor = request.shared["models"].to(shard.spec.dtype)
     table = torch.zeros((len(request.ids), len(models)), dtype=torch.float64)
+    count = torch.from_numpy(shard.test.sizes[request.ids])
     for m, model in enumerate(models):
         rows = model.expand(len(request.ids), -1)
-        table[:, m] = evaluate(shard, request.ids, rows, "test")[shard.task.metric]
-    return {"metric": table, "count": torch.from_numpy(shard.test.sizes[request.ids])}
+        found = evaluate(shard, request.ids, rows, "test")
+        table[:, m], count = found[shard.task.metric], found.get(f"{shard.task.metric}_count", count)
+    return {"metric": table, "count": count}
 
 
 @client_task("statistics")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from threading import Lock
@@ -232,11 +233,25 @@ def distinct(labels: Tensor, real: Tensor, classes: int) -> Tensor:
     return seen.scatter_(1, torch.where(real, labels, labels[:, :1]), 1.0).sum(dim=1)
 
 
+def may_lack(task: Task) -> tuple[str, ...]:
+    """The metrics that may have no value for a client, as AUROC has none where all test samples are of one class."""
+    return tuple(name for name in task.metric_keys if name not in ("accuracy", "mse"))
+
+
+def valued(task: Task, found: Mapping[str, float], n: int) -> dict[str, float]:
+    """A client's metrics on n samples as they travel: one without a value is 0 with a count of 0.
+
+    NaN would say that the client's training diverged, and set aside its model with all other numbers.
+    """
+    told = {name: value if math.isfinite(value) else 0.0 for name, value in found.items()}
+    return told | {f"{name}_count": n if math.isfinite(found[name]) else 0 for name in may_lack(task) if name in found}
+
+
 def evaluate(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int = 2**22) -> dict[str, Tensor]:
     """Mean loss and the task's metrics of each client's model on its own samples.
 
-    Returns {"loss": (k,), "count": (k,)}, every metric by its key, (k,), NaN where it has no value, and for forecasts what
-    `forecast_errors` says; a client without samples has zeros and count 0. Of classes also `distinct_count`: how many its
+    Returns {"loss": (k,), "count": (k,)}, every metric by its key, (k,), and for forecasts what `forecast_errors` says; a
+    client without samples has zeros and count 0, and so has a metric without a value (`valued`). Of classes also `distinct_count`: how many its
     model predicts at all.
     """
     samples: Samples = getattr(shard, part)
@@ -244,6 +259,7 @@ def evaluate(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int
     names = ("loss", *shard.task.metric_keys, *forecast_names(shard.task))
     loss_per_sample = loss_of(shard.task)
     answer = {name: torch.zeros(len(ids), dtype=torch.float64) for name in names}
+    answer |= {f"{name}_count": torch.zeros(len(ids), dtype=torch.int64) for name in may_lack(shard.task)}
     classes = shard.task.kind == "classification"
     if classes:
         answer["distinct_count"] = torch.zeros(len(ids), dtype=torch.float64)
@@ -270,8 +286,9 @@ def evaluate(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int
         if not means.keys() >= set(shard.task.metric_keys):
             for k, place in enumerate(chosen):
                 n = int(sizes[place])
-                for name, found in (shard.task.judge(outputs[k, :n], targets[k, :n]) if n else {}).items():
-                    answer[name][place] = found
+                found = valued(shard.task, shard.task.judge(outputs[k, :n], targets[k, :n]), n) if n else {}
+                for name, number in found.items():
+                    answer[name][place] = number
         for name, value in ({} if forecast is None else forecast_errors(forecast, outputs, targets, real)).items():
             answer[name][pick] = value.double()
 

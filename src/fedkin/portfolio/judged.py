@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
+from fedkin.local.training import valued
 from fedkin.local.transfer import outputs_of
 from fedkin.task.losses import loss_of
 
@@ -37,7 +38,7 @@ def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
         together = (outputs.double() * weights[used].view(shape)).sum(dim=0)
         found_outputs = together.clamp(min=1e-300).log() if classes else together
         told = {"loss": float(loss_of(shard.task)(found_outputs, y).double().mean())}
-        told |= shard.task.judge(found_outputs, y)
+        told |= valued(shard.task, shard.task.judge(found_outputs, y), len(y))
         for name, value in told.items():
             found.setdefault(name, torch.zeros(len(sizes), dtype=torch.float64))[place] = value
 

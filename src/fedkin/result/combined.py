@@ -72,12 +72,27 @@ class Parts:
         return {f"parts_{name}": getattr(self, name) for name in self.__dataclass_fields__}
 
     @classmethod
-    def read(cls, tensors: Mapping[str, Tensor]) -> Parts | None:
-        """From what `tensors` gave; None where there are none."""
+    def read(cls, tensors: Mapping[str, Tensor], clients: int) -> Parts | None:
+        """From what `tensors` gave, for so many clients; None where there are none. A file may hold anything."""
         names = list(cls.__dataclass_fields__)
         if "parts_rows" not in tensors:
             return None
-        return cls(*(tensors[f"parts_{name}"] for name in names))
+        lacking = [name for name in names if f"parts_{name}" not in tensors]
+        if lacking:
+            raise FedkinError(f"a combined model lacks its {lacking[0]}; the result is damaged")
+        found = cls(*(tensors[f"parts_{name}"] for name in names))
+        steps = found.offsets.diff()
+        fits = (
+            found.rows.ndim == 2
+            and len(found.offsets) == clients + 1
+            and bool((steps > 0).all())
+            and int(found.offsets[0]) == 0
+            and int(found.offsets[-1]) == len(found.index) == len(found.weights) == len(found.temperatures)
+            and bool(((found.index >= 0) & (found.index < len(found.rows))).all())
+        )
+        if not fits:
+            raise FedkinError("the parts of a combined model do not fit together; the result is damaged")
+        return found
 
 
 class CombinedModels(Mapping[str, nn.Module]):

@@ -323,7 +323,7 @@ def _assembled(
         raise FedkinError(f"{out}: models of shape {tuple(tensors['models'].shape)} do not fit {named}")
     counts = tensors.get("label_counts")
     extras = {name.removeprefix("extra/"): value for name, value in tensors.items() if name.startswith("extra/")}
-    parts = Parts.read(extras)
+    parts = Parts.read(extras, len(names))
     models: Mapping[str, Any] = Unsaved(out, names)
     if parts is not None:
         models = CombinedModels(names, parts, spec, task.one_label)

@@ -16,6 +16,7 @@ from fedkin.local.mail import Mail
 from fedkin.local.relax.linear import initial_row
 from fedkin.local.relax.settings import Relaxation, neighbours_of
 from fedkin.local.shard import Shard
+from fedkin.local.training import may_lack, valued
 from fedkin.models.adapters import Augmented, Effort, Learner
 from fedkin.models.adapters.module import TorchLearner
 from fedkin.models.estimators import Estimators
@@ -273,7 +274,7 @@ class LearnerNodes:
         reply: dict[str, Tensor] = {}
         for part in parts:
             split = getattr(self.shard.federation, part)
-            names = ("loss", *self.task.metric_keys)
+            names = ("loss", *self.task.metric_keys, *(f"{name}_count" for name in may_lack(self.task)))
             table = torch.zeros((len(ids), len(names)), dtype=torch.float64)
             loss = loss_of(self.task)
             for position, k in enumerate(ids):
@@ -283,7 +284,8 @@ class LearnerNodes:
                     if self.task.one_label:
                         outputs = outputs.clamp(min=SURE).log()  # as logits: their softmax is the probabilities
                     targets = torch.as_tensor(y)
-                    found = {"loss": float(loss(outputs, targets).double().mean()), **self.task.judge(outputs, targets)}
+                    judged = valued(self.task, self.task.judge(outputs, targets), len(y))
+                    found = {"loss": float(loss(outputs, targets).double().mean()), **judged}
                     table[position] = torch.tensor([found[name] for name in names], dtype=torch.float64)
             reply |= {f"{part}_{name}": table[:, column] for column, name in enumerate(names)}
             reply[f"{part}_count"] = torch.from_numpy(split.sizes[ids])
