@@ -11,7 +11,7 @@ from fedkin.errors import FedkinError
 from fedkin.federation.columns import is_number
 from fedkin.federation.faults import quoted
 from fedkin.federation.federation import Federation
-from fedkin.task.choice import RARE
+from fedkin.task.task import RARE
 
 if TYPE_CHECKING:
     import pandas as pd

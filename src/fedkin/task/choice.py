@@ -12,7 +12,7 @@ from fedkin.errors import FedkinError, unknown
 from fedkin.files import OWN_FUNCTION
 from fedkin.task.losses import balanced, check_loss
 from fedkin.task.metrics import METRICS, find_metric
-from fedkin.task.task import Task
+from fedkin.task.task import RARE, Task
 
 
 def chosen(
@@ -43,10 +43,6 @@ def chosen(
             "loss 'poisson' needs the counts themselves, but the targets were standardised: task='counts'"
         )
     return task
-
-
-RARE = 0.1
-"""A class with a smaller share of the training samples is rare: who always says the other is right nine times in ten."""
 
 
 def for_rare_class(task: Task, counts: np.ndarray | None) -> tuple[Task, str] | None:
