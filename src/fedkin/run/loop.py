@@ -305,9 +305,8 @@ class Run:
     def _on_global_test(self, models: Tensor) -> list[float]:
         """The metric of every client's model on the union of all test sets, one value per client."""
         replies = self.clients.ask("cross_evaluate", self.setting.everyone, shared={"models": models}, bill=False)
-        told = replies["metric"].isfinite()
-        weight = replies["count"].double()[:, None] * told
-        return ((weight * replies["metric"].nan_to_num()).sum(dim=0) / weight.sum(dim=0).clamp(min=1)).tolist()
+        weight = replies["metric_count"].double()
+        return ((weight * replies["metric"]).sum(dim=0) / weight.sum(dim=0).clamp(min=1)).tolist()
 
     def config(self) -> dict[str, Any]:
         """Everything needed to repeat the run, as written to config.toml."""

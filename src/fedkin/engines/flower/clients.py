@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedkin.engines.flower.checks import (
+    PARTS,
     Far,
     agreeing,
     agreeing_letters,
@@ -32,7 +33,6 @@ from fedkin.engines.sharding import Post, Question, Said, Sharded, no_letter
 from fedkin.errors import FedkinError
 from fedkin.models import ModelSpec
 
-PARTS = ("train", "validation", "test")
 MARK = "site_state"
 """What a checkpoint holds instead of private state: the run's name at the sites, and the mark they keep it under."""
 

@@ -37,7 +37,7 @@ from fedkin.models import Layout
 
 SHARED = ("rows", "model", "counters", "control_change", "rho")
 """Arrays of trained tensors. (`model` has been rid of what is private, unless it may be disclosed.)"""
-PER_MODEL = ("transfer", "metric")
+PER_MODEL = ("transfer", "metric", "metric_count")
 """One number per model tried, rather than one per client."""
 SPENT = "spent.json"
 """What every client has spent of its budget, beside site.toml."""
