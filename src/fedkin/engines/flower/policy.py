@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fedkin.engines.flower.wire import Message
 from fedkin.errors import FedkinError
-from fedkin.files import append, owner_only, write_json
+from fedkin.files import Lock, append, owner_only, write_json
 from fedkin.models import Layout
 
 SHARED = ("rows", "model", "counters", "control_change", "rho")
@@ -70,7 +70,10 @@ class Policy(BaseModel):
             raise _refusal("statistics of the inputs", 'statistics = "noisy" (or "exact")')
         if not shared:
             raise _refusal("statistics without noise", 'statistics = "exact"')
-        self._spend(list(head["clients"]), float(shared["epsilon"]), float(shared["delta"]), folder / SPENT)
+        with Lock(
+            folder / f".{SPENT}.lock", f"{folder / SPENT}"
+        ):  # two questions at once must not spend the same budget
+            self._spend(list(head["clients"]), float(shared["epsilon"]), float(shared["delta"]), folder / SPENT)
 
     def _spend(self, clients: list[str], epsilon: float, delta: float, path: Path) -> None:
         """Take (ε, δ) from every client's budget. Answers add up (basic composition): Σ ε ≤ epsilon, Σ δ ≤ delta."""

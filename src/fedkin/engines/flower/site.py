@@ -184,6 +184,7 @@ class Site:
         told, links = message.head["mail"], message.part("links")
         shape = (len(told["receivers"]), len(told["senders"]))
         weights = sp.csr_array((links["data"].numpy(), links["indices"].numpy(), links["indptr"].numpy()), shape=shape)
+        weights.check_format(full_check=True)  # before compiled code goes by the server's numbers
         foreign, store = message.tensors.get("letters"), host.shard.store.get(told["letter"])
         letters, keep, next_foreign = [], [], 0
         for column, name in enumerate(told["senders"]):
