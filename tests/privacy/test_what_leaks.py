@@ -13,12 +13,12 @@ from torch import nn
 
 from fedkin import Federation, algorithms, data
 from fedkin.algorithms import FedRelax, FedSKA
-from fedkin.run import make_options, prepare
+from fedkin.run import make_options, make_run
 
 
 def overheard(federation: Federation, model: str, method: Any, rounds: int = 1) -> tuple[Any, list[Any]]:
     """A run, and everything the server side asked and heard in it."""
-    run = prepare(federation, model, method, make_options(rounds=rounds, dtype="float64"))
+    run = make_run(federation, model, method, make_options(rounds=rounds, dtype="float64"))
     heard: list[Any] = []
     ask = run.clients.ask
 
@@ -151,7 +151,7 @@ def test_a_neighbour_copies_a_linear_model_of_fedrelax_from_its_predictions() ->
     rng = np.random.default_rng(0)
     sites = {f"c{k}": (rng.normal(size=(30, 4)), rng.normal(size=30)) for k in range(3)}
     federation = Federation.from_arrays(sites, task="regression")
-    run = prepare(federation, "linear", FedRelax(), make_options(rounds=2, dtype="float64"), "complete")
+    run = make_run(federation, "linear", FedRelax(), make_options(rounds=2, dtype="float64"), "complete")
     result = run.run()
     letters = run.clients.snapshot()
     for k, name in enumerate(federation.names):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedkin import plugins
 from fedkin.errors import FedkinError, unknown
-from fedkin.files import Batch, Manifest, read_tensors, write_tensors
+from fedkin.files import FileBatch, Manifest, read_tensors, write_tensors
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.directed import directed
 from fedkin.models import ModelLike, ModelSpec
@@ -264,7 +264,7 @@ class Result:
             "notes": self.notes,
             "facts": self.facts,
         }
-        with Batch(out) as batch:
+        with FileBatch(out) as batch:
             batch.write(out / "config.toml", tomli_w.dumps(dict(self.config)).encode())
             if self.graph is not None:
                 batch.write(out / "graph.npz", self.graph.to_bytes())
@@ -304,7 +304,7 @@ def load(directory: str | Path, model: ModelLike | None = None, accept_changes: 
 
 
 def _axes(facts: Mapping[str, Any], graph: ClientGraph | None) -> dict[str, int]:
-    """How long the axes of a result's arrays are, as far as its other files tell (see `SHAPES`)."""
+    """How long the axes of a result's arrays are, as far as its other files tell (see `ARRAY_AXES`)."""
     axes = {"K": len(facts["names"]), "C": len(facts["task"]["classes"]), "P": len(facts["facts"].get("peers", ()))}
     return axes if graph is None else {**axes, "E": graph.adjacency.nnz}
 

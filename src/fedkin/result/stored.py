@@ -36,7 +36,7 @@ class Config(BaseModel):
     versions: dict[str, str] = {}
 
 
-class Facts(BaseModel):
+class ResultFacts(BaseModel):
     """The JSON file beside result.safetensors."""
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -94,7 +94,7 @@ def _record(found: Any, clients: int) -> dict[str, Any]:
 def check_facts(path: Path, facts: Mapping[str, Any]) -> None:
     """The JSON file of a result: names, metrics and choices for the same clients."""
     try:
-        found = Facts.model_validate(facts)
+        found = ResultFacts.model_validate(facts)
     except ValidationError as problem:
         raise FedkinError(f"{path} is no result: {first_fault(path.name, problem)}") from problem
     clients = len(found.names)
@@ -112,7 +112,7 @@ def check_facts(path: Path, facts: Mapping[str, Any]) -> None:
         raise FedkinError(f"{path} is no result: it does not say whether the run finished, and after how many rounds")
 
 
-SHAPES = {
+ARRAY_AXES = {
     "rows": "K B", "models": "K M", "counters": "K N", "sizes": "K", "influence": "K K", "label_counts": "K C",
     "extra/kin": "K K", "extra/kin_peers": "K p", "extra/kin_weights": "K p+1", "extra/kin_of_peers": "K P",
     "extra/learned_graphs": "r K K", "extra/learned_rounds": "r", "extra/edge_traffic": "E 2",
@@ -120,7 +120,7 @@ SHAPES = {
 }  # fmt: skip
 """The axes of every array of a result. K: clients, C: classes, P: clients of the run that newcomers joined, E: entries of the
 graph's adjacency; other letters stand for one number throughout."""
-COUNTS = ("sizes", "counters", "label_counts", "extra/kin_peers", "extra/learned_rounds", "extra/edge_traffic")
+WHOLE_NUMBERS = ("sizes", "counters", "label_counts", "extra/kin_peers", "extra/learned_rounds", "extra/edge_traffic")
 """Whole numbers from 0; all others are floating-point numbers."""
 MAY_DIVERGE = ("rows", "models", "extra/start_kin", "extra/start_fedavg")
 """Weights, where NaN is no sign of damage; all others are finite."""
@@ -136,7 +136,7 @@ def check_tensors(path: Path, tensors: Mapping[str, Tensor], axes: Mapping[str, 
         if needed and name not in tensors:
             raise fault(name, "is missing")
     known = dict(axes)
-    for name, text in SHAPES.items():
+    for name, text in ARRAY_AXES.items():
         if name not in tensors:
             continue
         value, letters = tensors[name], text.split()
@@ -148,9 +148,9 @@ def check_tensors(path: Path, tensors: Mapping[str, Tensor], axes: Mapping[str, 
         if not fits:
             told = " × ".join(str(known.get(letter, letter)) for letter in letters)
             raise fault(name, f"has shape {tuple(value.shape)}, not {told}")
-        if value.is_floating_point() == (name in COUNTS):
+        if value.is_floating_point() == (name in WHOLE_NUMBERS):
             raise fault(name, f"holds {value.dtype}")
-        if name in COUNTS and value.numel() and int(value.min()) < 0:
+        if name in WHOLE_NUMBERS and value.numel() and int(value.min()) < 0:
             raise fault(name, "is negative")
         if name not in MAY_DIVERGE and value.is_floating_point() and not bool(value.isfinite().all()):
             raise fault(name, "holds NaN or infinity")

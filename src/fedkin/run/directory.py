@@ -11,7 +11,7 @@ import tomli_w
 
 import fedkin
 from fedkin.errors import FedkinError
-from fedkin.files import Batch, Lock, Manifest, clean_up
+from fedkin.files import FileBatch, Lock, Manifest, clean_up
 from fedkin.graphs import ClientGraph
 from fedkin.result.stored import read_config
 from fedkin.run.recorded import defaults_of
@@ -40,7 +40,7 @@ class RunDirectory:
 
     def write_config(self, config: Mapping[str, Any], graph: ClientGraph | None) -> None:
         """config.toml and graph.npz, together or not at all."""
-        with Batch(self.path) as batch:
+        with FileBatch(self.path) as batch:
             batch.write(self.path / "config.toml", tomli_w.dumps(dict(config)).encode())
             if graph is not None:
                 batch.write(self.path / "graph.npz", graph.to_bytes())

@@ -21,6 +21,7 @@ from fedkin.engines.flower.wire import Message
 from fedkin.engines.host import Answer
 from fedkin.engines.sharding import Question
 from fedkin.errors import FedkinError
+from fedkin.federation import PARTS
 from fedkin.local.training import may_lack
 from fedkin.models import ModelSpec
 from fedkin.roster import Roster
@@ -28,7 +29,6 @@ from fedkin.task import Task
 
 SLACK = 2**20
 """Bytes for counts, losses, metrics and names, whatever the model."""
-PARTS = ("train", "validation", "test")
 COPIES = 6
 """How many arrays of a row's size a task may give back for a client (rows, model, control, …)."""
 
