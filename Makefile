@@ -26,9 +26,10 @@ test-slow: $(READY)
 test-engines: $(READY)
 	$(TEST_ENV) $(BIN)/pytest -q -m engines
 
-# Kills, damage and odd inputs, many of each; prints a table. docs/reliability.md shows one.
+# Kills, damage, odd inputs, lies and accidents, many of each; prints a table. docs/reliability.md shows one.
+# FAULTS='--only kills' runs a part.
 test-faults: $(READY)
-	$(TEST_ENV) $(BIN)/python tests/faults/run.py
+	$(TEST_ENV) $(BIN)/python -m tests.faults.run $(FAULTS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
