@@ -38,6 +38,12 @@ def run(
             metavar="DIR",
         ),
     ] = None,
+    start: Annotated[
+        Path | None,
+        flags.option(
+            "--from", help="begin from the rows of this run, where shapes agree", panel=flags.RUN, metavar="RUN"
+        ),
+    ] = None,
     json: flags.Json = None,
     tensorboard: Annotated[
         Path | None,
@@ -82,7 +88,7 @@ def run(
     (chosen,), options = settings.algorithms.values(), settings.options[0]
     callbacks: list[Callback] = [Progress(), *([TensorBoard(tensorboard)] if tensorboard else [])]
     folder = out or new_folder(f"{short_name(settings)}-{chosen.name}-seed{options.seed}")
-    result = begin(federation, settings.model, chosen, options, settings.graph, folder, callbacks)
+    result = begin(federation, settings.model, chosen, options, settings.graph, folder, callbacks, start)
     _finish(result, folder, json)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -30,6 +29,8 @@ class Deployment:
     model: str = "mlr"
     algorithm: str = "fedavg"
     rounds: int = 10
+    target: str = "y"
+    """The column to predict, in the sites' tables."""
     example: bool = False
     """Give every site a share of scikit-learn's digits, to try it out."""
 
@@ -47,7 +48,7 @@ class Deployment:
 
     def write(self) -> list[Path]:
         """Write everything; the folders of the sites are given back."""
-        from fedkin.deployment.credentials import make_certificates, make_key
+        from fedkin.deployment.credentials import make_certificates
 
         self.check()
         folder = self.folder.absolute()
@@ -62,23 +63,28 @@ class Deployment:
         self._fill("nginx.conf", server / "nginx.conf")
         self._fill("superlink.service", server / "fedkin-superlink.service")
         make_certificates(server / "certificates", list(dict.fromkeys([self.address, "127.0.0.1", "localhost"])))
-        self._fill("flwr.toml", folder / "flwr" / "config.toml")
+        self._fill("flwr.toml", server / "flwr.toml")
         for number, site in enumerate(self.sites):
-            own = folder / "sites" / site
-            data = "data.npz" if self.example else "data.csv"
-            self._fill("site.toml", own / "site.toml", site=site, data=data)
-            self._fill("start-supernode.sh", own / "start.sh", own_port=self.port + 1 + number)
-            self._fill("supernode.service", own / f"fedkin-{site}.service", site=site)
-            shutil.copy(server / "certificates" / "ca.pem", own / "ca.pem")
-            make_key(own / "key")
+            self.write_site(site, self.port + 1 + number)
         if self.example:
             self._write_example()
         return [folder / "sites" / site for site in self.sites]
 
+    def write_site(self, site: str, own_port: int) -> Path:
+        """The folder of one site: settings, start script, unit, the authority's certificate, a new key."""
+        from fedkin.deployment.credentials import make_key
+
+        own = self.folder.absolute() / "sites" / site
+        self._fill("site.toml", own / "site.toml", site=site, data="data.npz" if self.example else "data.csv")
+        self._fill("start-supernode.sh", own / "start.sh", own_port=own_port)
+        self._fill("supernode.service", own / f"fedkin-{site}.service", site=site)
+        shutil.copy(self.folder / "server" / "certificates" / "ca.pem", own / "ca.pem")
+        make_key(own / "key")
+        return own
+
     def _fill(self, template: str, path: Path, **more: object) -> None:
         text = (files("fedkin.deployment") / "templates" / template).read_text()
         facts = {
-            "folder": self.folder.absolute(),
             "count": len(self.sites),
             "model": self.model,
             "algorithm": self.algorithm,
@@ -87,7 +93,7 @@ class Deployment:
             "bind": "127.0.0.1" if self.address in ("127.0.0.1", "localhost") else "0.0.0.0",
             "port": self.port,
             "inner": self.port - 1,
-            "path": os.pathsep.join([str(Path(sys.executable).parent), os.defpath]),
+            "target": json.dumps(self.target, ensure_ascii=False),
             **more,
         }
         path.parent.mkdir(parents=True, exist_ok=True)

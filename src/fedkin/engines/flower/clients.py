@@ -60,6 +60,8 @@ class FlowerClients(Sharded):
         self.mark = 0
         self.session = time.time_ns()
         """Tells this server from one before it: a site refuses messages of an earlier one that come late."""
+        self.adopted: dict[str, Any] = {}
+        """The earlier run whose private state sites begin from, if they have it."""
         self.behind: set[int] = set()
         """Sites that have not been told yet to go back to the mark."""
         self.lost: set[int] = set(called.away)
@@ -72,7 +74,7 @@ class FlowerClients(Sharded):
 
     def _message(self, kind: str, tensors: Mapping[str, Tensor] | None = None, **head: Any) -> Message:
         told = {"kind": kind, "run": self.run, "session": self.session, "mark": self.mark, "setup": self.setup.told()}
-        return Message({**told, **head}, tensors or {})
+        return Message({**told, **self.adopted, **head}, tensors or {})
 
     def call(
         self, messages: Mapping[int, Message], limits: Mapping[int, int] | None = None
@@ -229,6 +231,12 @@ class FlowerClients(Sharded):
         number, self.mark = (int(value) for value in states[0][MARK][0])
         self.run = f"{number:014x}"
         self.behind = set(range(len(self.members)))
+
+    def adopt(self, private: Mapping[str, Tensor]) -> None:
+        """Let sites begin from the private state they keep of an earlier run, at the mark its last checkpoint holds."""
+        if MARK in private:
+            number, mark = (int(value) for value in private[MARK][0])
+            self.adopted = {"adopt": {"run": f"{number:014x}", "mark": mark}}
 
     def deploy(self, cards: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         """Have every site write its clients' models; client → why it has none, for those that failed."""
