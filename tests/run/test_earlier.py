@@ -12,7 +12,7 @@ import fedkin
 from fedkin import data
 from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph
-from fedkin.graphs.growing import fitted
+from fedkin.graphs.growing import graph_for
 
 FEDERATION = data.load("digits", clients=5, partition="dirichlet:0.5", seed=0)
 LESS, MORE = FEDERATION.take(range(4)), FEDERATION
@@ -65,15 +65,15 @@ def _odd(first: Path) -> Path:
 
 def test_the_graph_grows_and_shrinks(first: Path) -> None:
     graph = ClientGraph(np.roll(np.eye(4), 1, 0) + np.roll(np.eye(4), -1, 0), names=LESS.names)
-    grown, told = fitted(graph, MORE.names)
+    grown, told = graph_for(graph, MORE.names)
     assert told is not None
     assert repr(MORE.names[4]) in told
     assert grown.degrees[4] == pytest.approx(graph.degrees.mean())
     assert (grown.take(range(4)).adjacency != graph.adjacency).nnz == 0
-    back, told = fitted(grown, LESS.names)
+    back, told = graph_for(grown, LESS.names)
     assert told is not None
     assert back == graph
     with pytest.warns(UserWarning, match="linked to every client evenly"):
         fedkin.train(MORE, "mlp:8", "fedpnp", graph=graph, rounds=1)
     with pytest.raises(FedkinError, match="lacks client"):
-        fitted(graph, [*LESS.names[:3], "another"])
+        graph_for(graph, [*LESS.names[:3], "another"])

@@ -1,7 +1,7 @@
 """`fedkin deploy check`: every site's columns, target, classes, versions, clock, certificate and disk; all faults at once.
 
 A Flower run that trains nothing: the ServerApp asks the sites that are connected, compares them, and prints what it found as
-one line of JSON (after MARK), which the command reads out of Flower's log.
+one line of JSON (after CHECK_MARK), which the command reads out of Flower's log.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedkin.engines.flower.condition import ClientCondition, Condition, certificate_ends, versions
+from fedkin.engines.flower.condition import ClientCondition, Condition, certificate_ends, installed_versions
 from fedkin.engines.flower.line import Line
 from fedkin.engines.flower.messages import one_line, read_head
 from fedkin.engines.flower.roll import FederationSettings, most_frequent
 from fedkin.engines.flower.wire import HEAD_LIMIT, Message
 from fedkin.errors import FedkinError
 
-MARK = "fedkin-check "
+CHECK_MARK = "fedkin-check "
 CLOCK_SECONDS = 30.0
 """A clock may be so far from the server's: Flower refuses messages whose time is further off."""
 DISK_LEAST, DISK_FEW = 100 * 2**20, 2**30
@@ -39,12 +39,12 @@ class Checkup:
 
     def line(self) -> str:
         """As the server prints it."""
-        return MARK + json.dumps(asdict(self))
+        return CHECK_MARK + json.dumps(asdict(self))
 
     @classmethod
     def found_in(cls, text: str) -> Checkup | None:
         """Out of a line of Flower's log, if it holds one."""
-        _, mark, told = text.partition(MARK)
+        _, mark, told = text.partition(CHECK_MARK)
         try:
             return cls(**json.loads(told)) if mark else None
         except (ValueError, TypeError):
@@ -125,7 +125,7 @@ def _of_machine(found: Checkup, site: Condition, asked: float, answered: float) 
         line = f"{who}: {site.disk / 2**20:.0f} MB are free on its disk"
         (found.faults if site.disk < DISK_LEAST else found.notes).append(f"{line}; make room")
     _of_certificate(found, who, site.certificate_ends, answered)
-    for package, mine in versions().items():
+    for package, mine in installed_versions().items():
         theirs = site.versions.get(package, "none")
         if theirs != mine:
             line = f"{who}: {package} {theirs}, but {mine} on the server"

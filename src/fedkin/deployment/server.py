@@ -38,7 +38,7 @@ from fedkin.result import Result
 from fedkin.result.export import card
 from fedkin.result.history import Record
 from fedkin.run import Run, checkpoint
-from fedkin.run.callbacks import Callback, mean_of
+from fedkin.run.callbacks import Callback, round_mean
 from fedkin.run.earlier import Earlier
 from fedkin.run.options import Options, make_options
 
@@ -152,11 +152,11 @@ def serve(grid: Any, context: Any, report: Callable[[str], None] = print) -> Non
         report(check_sites(GridLine(grid), plan.federation, wait, settings.parent / "certificates").line())
         return
     start = Path(str(config["start"])) if config.get("start") else None
-    result = train_sites(GridLine(grid), plan, Path(str(config["out"])), (Told(report),), start)
+    result = train_sites(GridLine(grid), plan, Path(str(config["out"])), (LiveLog(report),), start)
     report(f"{result!r} in {config['out']}")
 
 
-class Told(Callback):
+class LiveLog(Callback):
     """One line per round in Flower's log: the metric where it was measured, the time left, who is missing and why."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
@@ -168,7 +168,7 @@ class Told(Callback):
     def on_round(self, run: Run, record: Record) -> bool:
         number, rounds, metric = record["round"], run.options.rounds, run.setting.task.headline_metric
         parts = [f"round {number} of {rounds}"]
-        means = {when: mean_of(record, when, f"test_{metric.key}") for when in ("pre", "post") if when in record}
+        means = {when: round_mean(record, when, f"test_{metric.key}") for when in ("pre", "post") if when in record}
         parts += [f"{metric.label} {when} {metric.amount(mean)}" for when, mean in means.items()]
         if number < rounds:
             took = (time.monotonic() - self.started) / max(number - self.first, 1)

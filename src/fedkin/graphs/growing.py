@@ -13,7 +13,7 @@ LARGEST_SHARE = 0.5
 """A graph that knows fewer than this share of the clients is rather one of another federation."""
 
 
-def fitted(graph: ClientGraph, names: Sequence[str]) -> tuple[ClientGraph, str | None]:
+def graph_for(graph: ClientGraph, names: Sequence[str]) -> tuple[ClientGraph, str | None]:
     """The graph for the clients `names`, and one line on what was changed, None where nothing was.
 
     A newcomer gets an edge to every other client, of weight d/(K−1), where d is the mean degree of the clients that were there:

@@ -65,7 +65,7 @@ def _as_callback(entry: Any) -> Callback:
     return Call(entry)
 
 
-def mean_of(record: Record, when: str, metric: str) -> float | None:
+def round_mean(record: Record, when: str, metric: str) -> float | None:
     """The mean over clients that have a value; None where nobody has."""
     values = np.array(record.get(when, {}).get(metric, ()), dtype=float)
     known = values[np.isfinite(values)]
@@ -98,7 +98,7 @@ class Progress(Callback):
 
     def on_round(self, run: Run, record: Record) -> None:
         metric = run.setting.task.headline_metric
-        means = {when: mean_of(record, when, f"test_{metric.key}") for when in ("pre", "post") if when in record}
+        means = {when: round_mean(record, when, f"test_{metric.key}") for when in ("pre", "post") if when in record}
         parts = [f"{when} {metric.amount(mean)}" for when, mean in means.items()]
         self.bar.update(self.work, completed=record["round"])
         if parts:
@@ -127,7 +127,7 @@ class CsvHistory(Callback):
             for when in ("pre", "post"):
                 for metric in record.get(when, {}):
                     head = [record["round"], record["seconds"], record["bytes"], record["log"].get("train_loss")]
-                    table.writerow([*head, when, metric, mean_of(record, when, metric)])
+                    table.writerow([*head, when, metric, round_mean(record, when, metric)])
 
 
 class TensorBoard(Callback):
@@ -144,7 +144,7 @@ class TensorBoard(Callback):
         scalars: dict[str, Any] = {f"log/{k}": v for k, v in record["log"].items() if isinstance(v, int | float)}
         for when in ("pre", "post"):
             for metric in record.get(when, {}):
-                if (mean := mean_of(record, when, metric)) is not None:
+                if (mean := round_mean(record, when, metric)) is not None:
                     scalars[f"{when}/{metric}"] = mean
         for name, value in scalars.items():
             self.writer.add_scalar(name, value, record["round"])
@@ -170,7 +170,7 @@ class EarlyStop(Callback):
     def on_round(self, run: Run, record: Record) -> bool | None:
         if "pre" not in record:
             return None
-        loss = mean_of(record, "post" if "post" in record else "pre", "validation_loss")
+        loss = round_mean(record, "post" if "post" in record else "pre", "validation_loss")
         if loss is None:
             loss = record["log"].get("train_loss")
         if loss is None:

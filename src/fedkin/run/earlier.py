@@ -39,7 +39,7 @@ class Earlier:
                 f"{folder} holds no rows to begin from; name a run of one method with a network of fedkin's"
             )
         last = checkpoint.latest(folder)
-        private = checkpoint.read(last)[1] if last is not None else {}
+        private = checkpoint.read_checkpoint(last)[1] if last is not None else {}
         rows = torch.as_tensor(result.server_rows)
         return cls(str(folder), result.names, str(result.facts["algorithm"]), rows, spec.layout, private)
 

@@ -11,7 +11,7 @@ from fedkin.clients import Clients
 from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.build import build
-from fedkin.graphs.growing import fitted
+from fedkin.graphs.growing import graph_for
 from fedkin.roster import Roster
 
 
@@ -21,7 +21,7 @@ def wanted(graph: ClientGraph | str | None, algorithm: Algorithm, roster: Roster
         graph = roster.graph or algorithm.default_graph()
     if not isinstance(graph, ClientGraph):
         return graph
-    fit, changed = fitted(graph, roster.names)
+    fit, changed = graph_for(graph, roster.names)
     if changed:
         warnings.warn(changed, stacklevel=4)
     return fit

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from fedkin.engines.flower.messages import Count, Described, Name, Reason, Said
-from fedkin.engines.flower.site_file import ClientFile, SiteFile, described, load_arrays, table_faults
+from fedkin.engines.flower.site_file import ClientFile, SiteFile, load_arrays, table_faults, told_of
 from fedkin.errors import FedkinError
 
 PACKAGES = ("fedkin", "flwr", "torch", "numpy", "pandas")
@@ -63,14 +63,14 @@ def condition_at(path: Path) -> dict[str, Any]:
         "site": folder.name or "site",
         "clients": clients,
         "faults": faults,
-        "versions": versions(),
+        "versions": installed_versions(),
         "clock": time.time(),
         "disk": shutil.disk_usage(folder).free,
     }
     return told | ({"certificate_ends": ends} if (ends := certificate_ends(folder / "ca.pem")) is not None else {})
 
 
-def versions() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in PACKAGES:
         try:
@@ -112,7 +112,7 @@ def _client(client: ClientFile, folder: Path) -> dict[str, Any]:
     try:
         data = load_arrays(client, folder)
         parts = list(data.values()) if isinstance(data, dict) else [data]
-        told = described(client, folder, parts[0])
+        told = told_of(client, folder, parts[0])
         wrong = [f"{word} hold values that are missing or infinite" for word, part in zip(("inputs", "targets"), zip(*parts))
                  if any(a.dtype.kind == "f" and not np.isfinite(a).all() for a in part)]  # fmt: skip
         return own | {"samples": sum(len(y) for _, y in parts), "described": told, "faults": wrong}

@@ -22,7 +22,7 @@ from torch import Tensor
 from fedkin.engines.flower.condition import Condition, condition_at
 from fedkin.engines.flower.policy import owner_only, write_down
 from fedkin.engines.flower.setup import SITES, Setup, is_built_in
-from fedkin.engines.flower.site_file import SiteFile, described, load_arrays
+from fedkin.engines.flower.site_file import SiteFile, load_arrays, told_of
 from fedkin.engines.flower.site_state import SiteState
 from fedkin.engines.flower.wire import Message, under
 from fedkin.engines.host import Host
@@ -82,7 +82,7 @@ class Site:
         told = []
         for client in self.settings.clients:
             data = self.arrays[client.name]
-            told.append(described(client, self.folder, data["train"] if isinstance(data, dict) else data))
+            told.append(told_of(client, self.folder, data["train"] if isinstance(data, dict) else data))
         return Message({"clients": told})
 
     def _join(self, message: Message) -> Message:

@@ -94,7 +94,7 @@ def _splits(client: ClientFile, found: Mapping[str, np.ndarray]) -> Any:
     return {part: (found[f"x{end}"], found[f"y{end}"]) for part, end in named.items() if f"x{end}" in found}
 
 
-def described(client: ClientFile, folder: Path, samples: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
+def told_of(client: ClientFile, folder: Path, samples: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
     """What a site says of a client at the start: name, shapes, columns, labels, model."""
     x, y = samples
     told = {
