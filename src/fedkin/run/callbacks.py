@@ -108,6 +108,16 @@ class Progress(Callback):
         self.bar.stop()
 
 
+def shows_progress(asked: bool | None = None) -> bool:
+    """Whether to show a bar: as asked, and by default where somebody looks, at a terminal or in a notebook."""
+    if asked is not None:
+        return asked
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.is_terminal or console.is_jupyter
+
+
 class CsvHistory(Callback):
     """Means of every evaluated round as a CSV file, one line each, written as the run goes on."""
 
@@ -128,29 +138,6 @@ class CsvHistory(Callback):
                 for metric in record.get(when, {}):
                     head = [record["round"], record["seconds"], record["bytes"], record["log"].get("train_loss")]
                     table.writerow([*head, when, metric, round_mean(record, when, metric)])
-
-
-class TensorBoard(Callback):
-    """Scalars for TensorBoard: `tensorboard --logdir DIR` (extra `fedkin[track]`)."""
-
-    def __init__(self, directory: str | Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as problem:
-            raise FedkinError("TensorBoard is not installed; pip install 'fedkin[track]'") from problem
-        self.writer = SummaryWriter(str(directory))
-
-    def on_round(self, run: Run, record: Record) -> None:
-        scalars: dict[str, Any] = {f"log/{k}": v for k, v in record["log"].items() if isinstance(v, int | float)}
-        for when in ("pre", "post"):
-            for metric in record.get(when, {}):
-                if (mean := round_mean(record, when, metric)) is not None:
-                    scalars[f"{when}/{metric}"] = mean
-        for name, value in scalars.items():
-            self.writer.add_scalar(name, value, record["round"])
-
-    def on_end(self, run: Run) -> None:
-        self.writer.close()
 
 
 class EarlyStop(Callback):

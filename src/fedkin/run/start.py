@@ -20,11 +20,12 @@ from fedkin.models import ModelLike
 from fedkin.result import Result
 from fedkin.result.stored import read_config
 from fedkin.run import checkpoint
-from fedkin.run.callbacks import Callback
+from fedkin.run.callbacks import Callback, Progress, as_callbacks, shows_progress
 from fedkin.run.directory import RunDirectory, trusted_options
 from fedkin.run.earlier import Earlier
 from fedkin.run.loop import Run
 from fedkin.run.options import Options, make_options
+from fedkin.run.trackers import find_trackers
 from fedkin.streams import Streams
 from fedkin.task.choice import chosen, for_rare_class
 
@@ -91,6 +92,8 @@ def train(
     out: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
     start: str | Path | None = None,
+    track: str | Sequence[str] = (),
+    progress: bool | None = None,
     **options: Any,
 ) -> Result:
     """Train one model per client.
@@ -98,7 +101,8 @@ def train(
     `model` is a callable that returns an nn.Module, a module (copied), or the name of a built-in network; `algorithm` an object from
     `fedkin.algorithms` or a name; `graph` a ClientGraph, a builder ("knn:5") or a file; `out` a directory for
     checkpoints and the result; `start` the directory of an earlier run, whose rows are taken over where shapes agree: by name, and
-    their mean for clients that came since. `options` are the fields of `Options`: loss, metrics, headline, fraction, eval_every, …
+    their mean for clients that came since; `track` names trackers (mlflow, wandb, trackio, tensorboard). A
+    `progress` bar is shown at a terminal and in notebooks unless told otherwise. `options` are the fields of `Options`: loss, metrics, headline, fraction, eval_every, …
 
     >>> from fedkin import data, train
     >>> federation = data.load("digits", clients=5, partition="dirichlet:0.3", seed=0)
@@ -107,7 +111,9 @@ def train(
     """
     method = algorithms.make(algorithm) if isinstance(algorithm, str) else algorithm
     chosen = make_options(rounds=rounds, seed=seed, engine=engine, **options)
-    return begin(federation, model, method, chosen, graph, None if out is None else Path(out), callbacks, start)
+    shown = [Progress()] if shows_progress(progress) else []
+    told = [*shown, *as_callbacks(callbacks), *find_trackers(track)]
+    return begin(federation, model, method, chosen, graph, None if out is None else Path(out), told, start)
 
 
 def resume(
