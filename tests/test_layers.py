@@ -43,6 +43,7 @@ above them when they are called."""
 ENGINE_USERS = {
     "run/start.py",
     "deployment/server.py",
+    "deployment/check.py",
     "portfolio/auto.py",
     "portfolio/join.py",
     "comparison/fitness.py",

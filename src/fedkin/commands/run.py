@@ -38,10 +38,25 @@ def run(
             metavar="DIR",
         ),
     ] = None,
+    start: Annotated[
+        Path | None,
+        flags.option(
+            "--from", help="begin from the rows of this run, where shapes agree", panel=flags.RUN, metavar="RUN"
+        ),
+    ] = None,
     json: flags.Json = None,
     tensorboard: Annotated[
         Path | None,
         flags.option("--tensorboard", help="write scalars for TensorBoard", panel=flags.OUTPUT, metavar="DIR"),
+    ] = None,
+    track: Annotated[
+        list[str] | None,
+        flags.option(
+            "--track",
+            help="tell mlflow, wandb, trackio or tensorboard; wandb:project (repeatable)",
+            panel=flags.OUTPUT,
+            metavar="NAME",
+        ),
     ] = None,
     explain: Annotated[
         bool,
@@ -64,7 +79,8 @@ def run(
     from fedkin import config
     from fedkin.commands.show import working
     from fedkin.run import begin
-    from fedkin.run.callbacks import Callback, Progress, TensorBoard
+    from fedkin.run.callbacks import Callback, Progress
+    from fedkin.run.trackers import TensorBoard, find_trackers
 
     layers = {
         "file": config.read_toml(given["file"]) if given["file"] else {},
@@ -81,8 +97,9 @@ def run(
         return
     (chosen,), options = settings.algorithms.values(), settings.options[0]
     callbacks: list[Callback] = [Progress(), *([TensorBoard(tensorboard)] if tensorboard else [])]
+    callbacks += find_trackers(track or [])
     folder = out or new_folder(f"{short_name(settings)}-{chosen.name}-seed{options.seed}")
-    result = begin(federation, settings.model, chosen, options, settings.graph, folder, callbacks)
+    result = begin(federation, settings.model, chosen, options, settings.graph, folder, callbacks, start)
     _finish(result, folder, json)
 
 

@@ -28,6 +28,7 @@ from fedkin.run.cadence import Saves, rounds_between_tests
 from fedkin.run.callbacks import Callback, Interrupt, as_callbacks
 from fedkin.run.deployed import choose_trained, per_client_metrics, picked, whole_models
 from fedkin.run.directory import RunDirectory, refuse_other_settings
+from fedkin.run.earlier import Earlier
 from fedkin.run.falling import still_falling
 from fedkin.run.graph import build_from, wanted, warn_of_lone_clients
 from fedkin.run.notices import notices, single_class
@@ -62,6 +63,7 @@ class Run:
         graph: ClientGraph | str | None = None,
         out: Path | None = None,
         callbacks: Sequence[Callback] = (),
+        earlier: Earlier | None = None,
     ) -> None:
         self.roster, self.clients, self.algorithm, self.options, self.out = roster, clients, algorithm, options, out
         self.directory = None if out is None else RunDirectory(out)
@@ -81,7 +83,9 @@ class Run:
         algorithm.check(self.setting)
         self.history = History(roster.names)
         self.memory = self._row_memory()
-        self.state = self._owning(self._with_influence(algorithm.start(self.setting)))
+        self.begun: tuple[str, ...] = ()
+        """What was taken over from an earlier run, if there is one."""
+        self.state = self._owning(self._with_influence(self._begin_from(earlier, algorithm.start(self.setting))))
         self.seconds = self.evaluation_seconds = 0.0
         self.eval_every = options.eval_every or rounds_between_tests(
             options.rounds,
@@ -97,6 +101,16 @@ class Run:
         """The last evaluation with the clients' whole models, "pre" and "post"."""
 
     # --- before the first round -----------------------------------------------------------------------------------
+
+    def _begin_from(self, earlier: Earlier | None, state: State) -> State:
+        """The first state, with rows and private state of the earlier run that this one begins from."""
+        if earlier is None:
+            return state
+        state, told = earlier.carried(state, self.setting)
+        self.begun = (told,)
+        if private := earlier.private_of(self.setting, self.algorithm.name):
+            self.clients.restore(private)
+        return state
 
     def _with_influence(self, state: State) -> State:
         n = len(self.setting)
@@ -291,6 +305,7 @@ class Run:
             label_counts=self.roster.label_counts,
             notes=(
                 *self.roster.notes,
+                *self.begun,
                 *notices(self.roster, self.history, self.callbacks, facts["single_class"]),
                 *still_falling(self.history),
             ),

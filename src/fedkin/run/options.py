@@ -72,6 +72,10 @@ class Options(BaseModel):
         return max(1, round(self.fraction * clients))
 
 
+Options.__doc__ = "How a run goes, whatever the method. Every field, with its default:\n\n" + "\n".join(
+    f"    {name} = {field.default!r}: {field.description}" for name, field in Options.model_fields.items()
+)
+
 LEARNING = ("loss", "class_weight", "label_smoothing", "metrics", "headline")
 
 

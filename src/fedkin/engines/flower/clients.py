@@ -62,6 +62,8 @@ class FlowerClients(Sharded):
         """Tells this server from one before it: a site refuses messages of an earlier one that come late."""
         self.number = 0
         """Of the last message: a site refuses one that it has heard, or that comes after a later one."""
+        self.adopted: dict[str, Any] = {}
+        """The earlier run whose private state sites begin from, if they have it."""
         self.behind: set[int] = set()
         """Sites that have not been told yet to go back to the mark."""
         self.lost: set[int] = set(called.away)
@@ -75,7 +77,8 @@ class FlowerClients(Sharded):
     def _message(self, kind: str, tensors: Mapping[str, Tensor] | None = None, **head: Any) -> Message:
         self.number += 1
         order = {"session": self.session, "number": self.number, "mark": self.mark}
-        return Message({"kind": kind, "run": self.run, **order, "setup": self.setup.told(), **head}, tensors or {})
+        told = {"kind": kind, "run": self.run, **order, "setup": self.setup.told(), **self.adopted}
+        return Message({**told, **head}, tensors or {})
 
     def call(
         self, messages: Mapping[int, Message], limits: Mapping[int, int] | None = None
@@ -234,6 +237,12 @@ class FlowerClients(Sharded):
         number, self.mark = (int(value) for value in states[0][MARK][0])
         self.run = f"{number:014x}"
         self.behind = set(range(len(self.members)))
+
+    def adopt(self, private: Mapping[str, Tensor]) -> None:
+        """Let sites begin from the private state they keep of an earlier run, at the mark its last checkpoint holds."""
+        if MARK in private:
+            number, mark = (int(value) for value in private[MARK][0])
+            self.adopted = {"adopt": {"run": f"{number:014x}", "mark": mark}}
 
     def deploy(self, cards: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         """Have every site write its clients' models; client → why it has none, for those that failed."""

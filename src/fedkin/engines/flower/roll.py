@@ -219,10 +219,12 @@ class Roll:
 
     def _agreed(self) -> Task:
         """The task that most sites' data are for; the others are excluded, named by the client that does not fit."""
-        kind = self.settings.task or _most("labels" if _labelled(site[0]) else "numbers" for site in self.told.values())
+        kind = self.settings.task or most_frequent(
+            "labels" if _labelled(site[0]) else "numbers" for site in self.told.values()
+        )
         labelled = kind in ("labels", "classification")
-        shape = _most(_shape(site[0]) for site in self.told.values())
-        text = _most(_words(site[0]) for site in self.told.values()) if labelled else False
+        shape = most_frequent(_shape(site[0]) for site in self.told.values())
+        text = most_frequent(_words(site[0]) for site in self.told.values()) if labelled else False
         first = next(c.name for site in self.told.values() for c in site if _shape(c) == shape)
         for node, clients in list(self.told.items()):
             for client in clients:
@@ -241,7 +243,7 @@ def _task_of(begun: Begun, settings: FederationSettings) -> Task:
     return replace(Task.read({**begun.task, "forecast": None}), forecast=settings.forecast)
 
 
-def _most(values: Iterable[Any]) -> Any:
+def most_frequent(values: Iterable[Any]) -> Any:
     """The most frequent value, the first of those that are equally frequent."""
     return Counter(values).most_common(1)[0][0]
 

@@ -19,9 +19,10 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from fedkin.engines.flower.condition import Condition, condition_at
 from fedkin.engines.flower.policy import write_down
 from fedkin.engines.flower.setup import SITES, Setup, is_built_in
-from fedkin.engines.flower.site_file import ClientFile, SiteFile, inputs, load_arrays
+from fedkin.engines.flower.site_file import SiteFile, load_arrays, told_of
 from fedkin.engines.flower.site_state import SiteState
 from fedkin.engines.flower.wire import Message, under
 from fedkin.engines.host import Host
@@ -81,21 +82,8 @@ class Site:
         told = []
         for client in self.settings.clients:
             data = self.arrays[client.name]
-            x, y = data["train"] if isinstance(data, dict) else data
-            described = {
-                "name": client.name,
-                "input_shape": list(x.shape[1:]) or [1],
-                "output_shape": list(y.shape[1:]),
-                "columns": self._columns(client),
-                "model": client.model,
-            }
-            if y.dtype.kind in "biuUSO":
-                described["labels"] = np.unique(y).tolist()
-            told.append(described)
+            told.append(told_of(client, self.folder, data["train"] if isinstance(data, dict) else data))
         return Message({"clients": told})
-
-    def _columns(self, client: ClientFile) -> list[str] | None:
-        return inputs(client, self.folder)[1] if client.data.endswith(".csv") else None
 
     def _join(self, message: Message) -> Message:
         """Sizes of the splits, and a hash of the data."""
@@ -266,6 +254,8 @@ def _made(host: Host) -> bool:
 def answer_at(path: Path, message: Message) -> Message:
     """The answer of the site described in a file, to one message."""
     try:
+        if message.head.get("kind") == Condition.kind:  # also of a site whose data cannot be read
+            return Message(condition_at(path))
         return Site.read(path).handle(message)
     except FedkinError as problem:
         return Message({"refused": str(problem)})

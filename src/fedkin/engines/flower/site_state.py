@@ -44,10 +44,20 @@ class SiteState:
         if not state.folder.exists():
             _forget(base)
             state.folder.mkdir(parents=True, exist_ok=True)
+            state._adopt(base, head.get("adopt"))
         if base.stat().st_mode & 0o077:
             base.chmod(0o700)  # made by hand, or before fedkin took care of it
         state._turn(head)
         return state
+
+    def _adopt(self, base: Path, earlier: Any) -> None:
+        """Begin from the private state of an earlier run, where this site still has it; a copy, so that both can go on."""
+        if not isinstance(earlier, Mapping) or not str(earlier.get("run")).isalnum():
+            return
+        kept = base / str(earlier["run"]) / f"mark-{int(earlier.get('mark', 0)):09d}.safetensors"
+        last = kept if kept.exists() else kept.with_name("current.safetensors")
+        if last.exists():
+            write_tensors(self._file("current"), *read_tensors(last))
 
     def _turn(self, head: Mapping[str, Any]) -> None:
         """Keep the present state under a mark, or go back to one, before anything else is done.
