@@ -8,7 +8,7 @@ asks, an array leaves only if the site's policy lets it, and it is written down.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -140,6 +140,8 @@ class Site:
         head, setup, state = message.head, Setup.read(message.head["setup"]), self._state(message)
         if ":" in head["task"]:
             self._check_trust(head["task"], ["fedkin", *self.settings.trust])
+        for name in filter(names_an_import, _texts(head.get("shared", {}))):
+            self._check_trust(name, self.settings.trust)
         self.settings.policy.check_question(head, self.folder)
         host = self._host(setup)
         state.recall(host)
@@ -255,6 +257,15 @@ class Site:
             write_json(out / f"{stem}.json", {**card, "client": client.name, "files": [f"{stem}.safetensors"]})
             written.append(client.name)
         return Message({"deployed": written})
+
+
+def _texts(told: Any) -> Iterator[str]:
+    """Every text in what a question says."""
+    if isinstance(told, str):
+        yield told
+    elif isinstance(told, Mapping | list):
+        for each in told.values() if isinstance(told, Mapping) else told:
+            yield from _texts(each)
 
 
 def _made(host: Host) -> bool:
