@@ -28,9 +28,9 @@ from torch import nn
 
 from fedkin.errors import FedkinError
 from fedkin.local.terms import Clip, Decay
-from fedkin.models.adapters import Augmented, Effort, adapt
+from fedkin.models.adapters import Augmented, FitEffort, adapt
 from fedkin.models.adapters.scikit import systematic, weight_argument
-from fedkin.models.estimators import ESTIMATORS, named
+from fedkin.models.estimators import ESTIMATORS, named_estimator
 from fedkin.task import Task
 from fedkin.task.losses import loss_of
 
@@ -48,16 +48,16 @@ def samples(task: Task, n: int = 60, seed: int = 0) -> Augmented:
     return Augmented(x, targets, np.ones(n), n)
 
 
-def learner(model: Any, task: Task, effort: Effort | None = None) -> Any:
-    return adapt("ann", model, task, torch.float64, effort or Effort())
+def learner(model: Any, task: Task, effort: FitEffort | None = None) -> Any:
+    return adapt("ann", model, task, torch.float64, effort or FitEffort())
 
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
 @pytest.mark.parametrize("task", [NUMBERS, CLASSES], ids=["numbers", "classes"])
 def test_built_in_estimators_learn(name: str, task: Task) -> None:
     given_ = samples(task)
-    own = learner(named(f"{name}:5" if name in ("tree", "forest") else name, task), task)
-    own.improve(given_, Effort(seed=3))
+    own = learner(named_estimator(f"{name}:5" if name in ("tree", "forest") else name, task), task)
+    own.improve(given_, FitEffort(seed=3))
     said = own.predict(given_.x)
     assert said.shape == given_.targets.shape
     if task.kind == "classification":
@@ -72,9 +72,9 @@ def test_weights_count_as_repeated_samples() -> None:
     weight = np.arange(12) % 4.0
     for model in (LinearRegression(), make_pipeline(StandardScaler(with_mean=False, with_std=False), Ridge())):
         one, other = learner(model, NUMBERS), learner(model, NUMBERS)
-        one.improve(Augmented(base.x, base.targets, weight, 12), Effort())
+        one.improve(Augmented(base.x, base.targets, weight, 12), FitEffort())
         index = np.repeat(np.arange(12), weight.astype(int))
-        other.improve(Augmented(base.x[index], base.targets[index], np.ones(len(index)), 12), Effort())
+        other.improve(Augmented(base.x[index], base.targets[index], np.ones(len(index)), 12), FitEffort())
         assert np.allclose(one.predict(base.x), other.predict(base.x))
 
 
@@ -83,7 +83,7 @@ def test_class_probabilities_are_fitted_as_soft_labels() -> None:
     x = np.random.default_rng(0).normal(size=(40, 3))
     soft = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
     own = learner(LogisticRegression(), CLASSES)
-    own.improve(Augmented(x, soft, np.full(40, 0.5), 40), Effort())
+    own.improve(Augmented(x, soft, np.full(40, 0.5), 40), FitEffort())
     by_hand = LogisticRegression().fit(np.repeat(x, 3, axis=0), np.tile([0, 1, 2], 40), sample_weight=soft.ravel() / 2)
     assert np.allclose(own.predict(x), by_hand.predict_proba(x), atol=1e-4)
 
@@ -91,28 +91,28 @@ def test_class_probabilities_are_fitted_as_soft_labels() -> None:
 def test_classifiers_without_probabilities_and_with_calibration() -> None:
     given_ = samples(CLASSES)
     hard = learner(LinearSVC(), CLASSES)
-    hard.improve(given_, Effort())
+    hard.improve(given_, FitEffort())
     assert set(np.unique(hard.predict(given_.x))) == {0.0, 1.0}
     soft = learner(CalibratedClassifierCV(LinearSVC(), cv=2), CLASSES)
-    soft.improve(given_, Effort())
+    soft.improve(given_, FitEffort())
     assert 0 < soft.predict(given_.x).max() < 1
 
 
 def test_a_single_class_is_predicted_with_certainty() -> None:
     own = learner(LogisticRegression(), CLASSES)
-    own.improve(Augmented(np.zeros((4, 3)), np.eye(3)[[1, 1, 1, 1]], np.ones(4), 4), Effort())
+    own.improve(Augmented(np.zeros((4, 3)), np.eye(3)[[1, 1, 1, 1]], np.ones(4), 4), FitEffort())
     assert np.array_equal(own.predict(np.zeros((2, 3))), np.eye(3)[[1, 1]])
 
 
 def test_the_users_estimator_is_not_touched_and_the_seed_is_ours() -> None:
     forest = RandomForestRegressor(5)
     own = learner(forest, NUMBERS)
-    own.improve(samples(NUMBERS), Effort(seed=7))
+    own.improve(samples(NUMBERS), FitEffort(seed=7))
     assert not hasattr(forest, "estimators_")
     assert forest.random_state is None
     assert own.model.random_state == 7
     fixed = learner(RandomForestRegressor(5, random_state=1), NUMBERS)
-    fixed.improve(samples(NUMBERS), Effort(seed=7))
+    fixed.improve(samples(NUMBERS), FitEffort(seed=7))
     assert fixed.model.random_state == 1
 
 
@@ -126,8 +126,8 @@ def test_without_weights_resample_or_refuse() -> None:
     uneven = Augmented(np.zeros((3, 3)), np.eye(3), np.array([1.0, 1.0, 0.2]), 2)
     own = learner(KNeighborsClassifier(1), CLASSES)
     with pytest.raises(FedkinError, match="client 'ann': KNeighborsClassifier takes no sample_weight"):
-        own.improve(uneven, Effort())
-    own.improve(uneven, Effort(resample=True))
+        own.improve(uneven, FitEffort())
+    own.improve(uneven, FitEffort(resample=True))
     assert own.predict(np.zeros((1, 3))).sum() == 1
 
 
@@ -144,7 +144,7 @@ def test_systematic_resampling_keeps_proportions(weights: list[float], count: in
 def test_torch_modules_take_rmsprop_steps(task: Task) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, task.outputs)).double()
-    effort = Effort(steps=3, rate=0.02, smoothing=0.9, momentum=0.3, terms=(Decay(0.1),))
+    effort = FitEffort(steps=3, rate=0.02, smoothing=0.9, momentum=0.3, terms=(Decay(0.1),))
     own, data = learner(module, task, effort), samples(task)
     weight = np.linspace(0, 2, 60)
     own.improve(Augmented(data.x, data.targets, weight, 30), effort)
@@ -202,7 +202,7 @@ def test_torch_modules_take_any_loss_and_optimiser(what: str, optimiser: Any) ->
     data = Augmented(data.x, data.targets, data.weight, 30)
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, task.outputs)).double()
-    effort = Effort(steps=4, rate=0.02, optimiser=optimiser, clip=0.3, terms=(Clip(0.3),))
+    effort = FitEffort(steps=4, rate=0.02, optimiser=optimiser, clip=0.3, terms=(Clip(0.3),))
     own = learner(module, task, effort)
     own.improve(data, effort)
     makes = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop"}[optimiser]
@@ -245,7 +245,7 @@ def test_class_weights_and_smoothing_are_sample_weights_of_estimators(what: str)
     rng = np.random.default_rng(0)
     noisy = np.where(rng.random((60, 1)) < 0.3, rng.permutation(data.targets), data.targets)
     own = learner(LogisticRegression(C=1e6, max_iter=5000, tol=1e-8), task)
-    own.improve(Augmented(data.x, noisy, np.ones(60), 60), Effort())
+    own.improve(Augmented(data.x, noisy, np.ones(60), 60), FitEffort())
     linear = nn.Linear(3, task.outputs).double()
     outputs = task.unlinked(torch.from_numpy(own.predict(data.x)))
     targets = task.firm(torch.from_numpy(noisy))
@@ -281,7 +281,7 @@ def test_class_weights_and_smoothing_are_sample_weights_of_estimators(what: str)
 )
 def test_estimators_are_told_the_loss_where_they_have_it(loss: str, model: Any, setting: dict[str, Any]) -> None:
     own = learner(model, Task("regression", (3,), loss=loss))
-    own.improve(counts(), Effort())
+    own.improve(counts(), FitEffort())
     found = own.model.get_params()
     assert {key: found[key] for key in setting} == setting
 
@@ -306,7 +306,7 @@ def test_estimators_without_the_loss_are_refused(task: Task, model: Any, says: s
 
 def test_estimators_have_no_other_discrepancy() -> None:
     with pytest.raises(FedkinError, match=r"client 'ann': Ridge .* discrepancy 'mae' takes a network"):
-        learner(Ridge(), NUMBERS, Effort(discrepancy="mae"))
+        learner(Ridge(), NUMBERS, FitEffort(discrepancy="mae"))
 
 
 # --- Keras ------------------------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def test_keras_models_learn_and_come_back(keras: Any) -> None:
         return keras.Sequential([*layers, keras.layers.Dense(outputs, activation=activation)])
 
     for task, model in ((NUMBERS, net(1, None)), (CLASSES, net(3, "softmax")), (CLASSES, net(3, None))):
-        data, effort = samples(task), Effort(steps=40, rate=0.05, seed=5)
+        data, effort = samples(task), FitEffort(steps=40, rate=0.05, seed=5)
         before = [np.array(w) for w in model.get_weights()]
         own = learner(model, task)
         own.improve(data, effort)
@@ -338,7 +338,7 @@ def test_keras_models_learn_and_come_back(keras: Any) -> None:
         again = learner(model, task)
         again.recall(own.memory())
         for learned in (own, again):
-            learned.improve(data, Effort(steps=2, rate=0.02, seed=6))
+            learned.improve(data, FitEffort(steps=2, rate=0.02, seed=6))
         assert np.array_equal(own.predict(data.x), again.predict(data.x))
 
 
@@ -348,8 +348,8 @@ def test_keras_step_is_torchs(keras: Any) -> None:
     model.set_weights([np.array([[0.3], [-0.2], [0.1]], dtype=np.float32)])
     start = torch.tensor(model.get_weights()[0], requires_grad=True)
     data, weight = samples(NUMBERS, 20), np.linspace(0.1, 1, 20)
-    own = adapt("ann", model, NUMBERS, torch.float32, Effort(rate=0.05))
-    own.improve(Augmented(data.x, data.targets, weight, 10), Effort(rate=0.05))
+    own = adapt("ann", model, NUMBERS, torch.float32, FitEffort(rate=0.05))
+    own.improve(Augmented(data.x, data.targets, weight, 10), FitEffort(rate=0.05))
     optimiser = torch.optim.RMSprop([start], 0.05, alpha=0.99, eps=1e-8)
     x, y, w = (torch.as_tensor(part, dtype=torch.float32) for part in (data.x, data.targets, weight))
     ((w / 10)[:, None] * (x @ start - y).square()).sum().backward()
@@ -367,7 +367,7 @@ def test_keras_takes_any_loss_and_optimiser_as_torch_does(keras: Any, what: str,
     model.set_weights([start])
     module = nn.Linear(3, task.outputs, bias=False)
     module.weight.data = torch.from_numpy(start.T.copy())
-    effort = Effort(steps=3, rate=0.02, optimiser=optimiser, clip=0.3, terms=(Clip(0.3),), keep=False)
+    effort = FitEffort(steps=3, rate=0.02, optimiser=optimiser, clip=0.3, terms=(Clip(0.3),), keep=False)
     said = []
     for each in (model, module):
         own = adapt("ann", each, task, torch.float32, effort)

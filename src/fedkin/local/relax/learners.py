@@ -18,7 +18,7 @@ from fedkin.local.relax.linear import initial_row
 from fedkin.local.relax.settings import Relaxation, neighbours_of
 from fedkin.local.shard import Shard
 from fedkin.local.training import may_lack, valued
-from fedkin.models.adapters import Augmented, Effort, Learner
+from fedkin.models.adapters import Augmented, FitEffort, Learner
 from fedkin.models.adapters.module import TorchLearner
 from fedkin.models.estimators import Estimators
 from fedkin.task.discrepancy import discrepancy_of
@@ -26,14 +26,14 @@ from fedkin.task.losses import loss_of
 from fedkin.threads import one_thread
 
 DISTIL = 100
-Part = tuple[np.ndarray, np.ndarray, float]
+WeightedPart = tuple[np.ndarray, np.ndarray, float]
 """Points, what is said of them, and how much each counts."""
 
 
 class LearnerNodes:
     """The learners of a shard's clients. What they need to be built again is private state of the shard."""
 
-    def __init__(self, shard: Shard, known: Mail, method: Relaxation, effort: Effort) -> None:
+    def __init__(self, shard: Shard, known: Mail, method: Relaxation, effort: FitEffort) -> None:
         self.shard, self.task = shard, shard.task
         own = shard.store["public"]
         self.own_points = [_real(points, shard.task.tokens) for points in own]
@@ -47,7 +47,7 @@ class LearnerNodes:
         else:
             self._fit_alone(effort)
 
-    def _made(self, name: str, effort: Effort) -> Learner:
+    def _made(self, name: str, effort: FitEffort) -> Learner:
         spec = self.shard.spec
         if isinstance(spec, Estimators):
             return spec.learner(name, self.task, self.shard.streams, effort)
@@ -58,7 +58,7 @@ class LearnerNodes:
         x = self.shard.federation.train[k][0]
         return Augmented(x, self.targets[k], np.ones(len(x)), len(x))
 
-    def _fit_alone(self, effort: Effort) -> None:
+    def _fit_alone(self, effort: FitEffort) -> None:
         """The start: estimators are fitted to their own samples; networks have their initial weights."""
         refits = [k for k, learner in enumerate(self.learners) if learner.refits]
         self.shard.each(
@@ -73,7 +73,7 @@ class LearnerNodes:
     # --- one exchange -------------------------------------------------------------------------------------------------
 
     def step(
-        self, ids: np.ndarray, mail: Mail, answers: Tensor | None, method: Relaxation, round: int, effort: Effort
+        self, ids: np.ndarray, mail: Mail, answers: Tensor | None, method: Relaxation, round: int, effort: FitEffort
     ) -> tuple[Tensor, Tensor]:
         """Improve the models of clients `ids`; the loss (k,) and the variation Σ_j A_ij δ_ij (k,) before that."""
         place = {name: s for s, name in enumerate(mail.senders)}
@@ -157,7 +157,7 @@ class LearnerNodes:
     ) -> Augmented:
         """The client's own samples, what it heard, and what it says itself."""
         own = len(self.targets[k])
-        parts: list[Part] = [(self.shard.federation.train[k][0], self.targets[k], 1.0)]
+        parts: list[WeightedPart] = [(self.shard.federation.train[k][0], self.targets[k], 1.0)]
         if method.alpha > 0 and heard:
             once = method.common and self.discrepancy.of_means
             told = self._told_on_common(k, heard, method) if once else self._told(k, heard, answers, method)
@@ -170,9 +170,9 @@ class LearnerNodes:
 
     def _told(
         self, k: int, heard: Mapping[str, np.ndarray], answers: np.ndarray | None, method: Relaxation
-    ) -> list[Part]:
+    ) -> list[WeightedPart]:
         """Neighbours on their own points, each by its edge; for the exact block also their mean on the client's."""
-        told: list[Part] = []
+        told: list[WeightedPart] = []
         for name, said in heard.items():
             points = self.points[name]
             told.append((points, said[: len(points)], self._edge(k, name, len(points), method)))
@@ -182,7 +182,7 @@ class LearnerNodes:
             told.append((points, answers[: len(points)], total))
         return told
 
-    def _told_on_common(self, k: int, heard: Mapping[str, np.ndarray], method: Relaxation) -> list[Part]:
+    def _told_on_common(self, k: int, heard: Mapping[str, np.ndarray], method: Relaxation) -> list[WeightedPart]:
         """One set of points for all: the weighted mean of what neighbours say there is all that counts."""
         points = self.points[next(iter(heard))]
         edges = {name: self._edge(k, name, len(points), method) for name in heard}
@@ -216,7 +216,7 @@ class LearnerNodes:
         store["labels"][k] = torch.nan
         store["labels"][k, : len(labels)] = torch.from_numpy(labels)
 
-    def _restore(self, method: Relaxation, effort: Effort) -> None:
+    def _restore(self, method: Relaxation, effort: FitEffort) -> None:
         """After a restart: networks get their weights back, estimators repeat their last fit on the same samples."""
         store = self.shard.store
 

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from fedkin.local.mail import Mail
 from fedkin.local.sgd import Sgd
-from fedkin.models.adapters import Effort
+from fedkin.models.adapters import FitEffort
 
 Weight = Literal["scaled", "alpha"]
 
@@ -37,10 +37,10 @@ class Relaxation:
     """The length of the longest memory of any learner."""
 
 
-def effort_of(shared: Mapping[str, Any]) -> Effort:
+def effort_of(shared: Mapping[str, Any]) -> FitEffort:
     """How models are improved, from what a message says of the settings of local training and of the method's own."""
     sgd = Sgd(**shared["sgd"])
-    return Effort(
+    return FitEffort(
         rate=sgd.rate(shared["round"]),
         optimiser=sgd.optimiser,
         momentum=sgd.momentum,

@@ -23,7 +23,7 @@ CHOOSE, PUBLISH, MEET, ANSWER, HEAR, RELAX, EVALUATE = (
 
 
 @client_task("fedrelax_choose")
-def choose(shard: Shard, request: Request) -> dict[str, Tensor]:
+def choose_points(shard: Shard, request: Request) -> dict[str, Tensor]:
     """How many public points each client has, and whether they are the same for all. Both (k,)."""
     found = [own_points(shard, int(k), **request.shared["source"]) for k in request.ids]
     return {
@@ -120,7 +120,7 @@ def relax(shard: Shard, request: Request) -> dict[str, Tensor]:
 
 
 @client_task("fedrelax_evaluate")
-def evaluate(shard: Shard, request: Request) -> dict[str, Tensor]:
+def evaluate_learners(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Metrics of every client's own model; its row where it has one and `disclose` is set."""
     nodes, ids = _nodes(shard), request.ids
     reply: dict[str, Tensor] = nodes.evaluate(ids, request.shared["parts"])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedkin.errors import FedkinError
-from fedkin.models.adapters import Augmented, Effort, check_outputs
+from fedkin.models.adapters import Augmented, FitEffort, check_outputs
 from fedkin.steps import EPSILON
 from fedkin.task import Task
 from fedkin.task.discrepancy import discrepancy_of
@@ -30,7 +30,7 @@ class KerasLearner:
     refits = False
     distils = False
 
-    def __init__(self, client: str, model: Any, task: Task, effort: Effort) -> None:
+    def __init__(self, client: str, model: Any, task: Task, effort: FitEffort) -> None:
         self.client, self.task = client, task
         with warnings.catch_warnings():  # an optimiser that has not made a step has nothing to be copied
             warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
@@ -56,7 +56,7 @@ class KerasLearner:
         outputs = outputs.reshape(len(x), self.task.outputs)
         return self.task.linked(torch.from_numpy(outputs)).numpy() if self.logits else outputs
 
-    def _compile(self, effort: Effort) -> None:
+    def _compile(self, effort: FitEffort) -> None:
         import keras
 
         square = EPSILON**2  # Keras adds it below the root
@@ -96,7 +96,7 @@ class KerasLearner:
 
         return each
 
-    def improve(self, samples: Augmented, effort: Effort) -> None:
+    def improve(self, samples: Augmented, effort: FitEffort) -> None:
         self.own = samples.own
         if self.ours:
             for variable in () if effort.keep else self.keras.optimizer.variables:

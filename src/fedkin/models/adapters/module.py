@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.errors import FedkinError
-from fedkin.models.adapters import Augmented, Effort, check_outputs
+from fedkin.models.adapters import Augmented, FitEffort, check_outputs
 from fedkin.steps import Rule
 from fedkin.task import Task
 from fedkin.task.discrepancy import discrepancy_of
@@ -23,7 +23,7 @@ class TorchLearner:
     refits = False
     distils = False
 
-    def __init__(self, client: str, module: nn.Module, task: Task, dtype: torch.dtype, effort: Effort) -> None:
+    def __init__(self, client: str, module: nn.Module, task: Task, dtype: torch.dtype, effort: FitEffort) -> None:
         self.client, self.task, self.dtype = client, task, dtype
         self.loss, self.discrepancy = loss_of(task), discrepancy_of(task, effort.discrepancy)
         self.module = copy.deepcopy(module).to(dtype).eval()
@@ -56,7 +56,7 @@ class TorchLearner:
         outputs = self._forward(x).double().reshape(len(x), self.task.outputs)
         return self.task.linked(outputs).numpy()
 
-    def improve(self, samples: Augmented, effort: Effort) -> None:
+    def improve(self, samples: Augmented, effort: FitEffort) -> None:
         own, x, targets = samples.own, self._tensor(samples.x), torch.as_tensor(samples.targets, dtype=self.dtype)
         weight, mine = torch.as_tensor(samples.weight / own, dtype=self.dtype), self.task.firm(targets[:own])
         self.rule = self.rule if effort.keep else effort.rule(self._weights())
@@ -71,7 +71,7 @@ class TorchLearner:
                     each = torch.cat([each, self.discrepancy.each(outputs[own:], targets[own:])])
                 self._step(torch.autograd.grad((weight * each).sum(), self.trained, allow_unused=True), effort)
 
-    def _step(self, slopes: tuple[Tensor | None, ...], effort: Effort) -> None:
+    def _step(self, slopes: tuple[Tensor | None, ...], effort: FitEffort) -> None:
         """One step of the rule; what has no gradient stays as it is."""
         weights = self._weights()
         parts = [torch.zeros_like(p) if slope is None else slope for p, slope in zip(self.trained, slopes)]

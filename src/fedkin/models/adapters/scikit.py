@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.errors import FedkinError
-from fedkin.models.adapters import Augmented, Effort, check_outputs
+from fedkin.models.adapters import Augmented, FitEffort, check_outputs
 from fedkin.models.adapters.criteria import minimising
 from fedkin.task import Task
 
@@ -27,7 +27,7 @@ class ScikitLearner:
 
     refits = True
 
-    def __init__(self, client: str, estimator: Any, task: Task, effort: Effort) -> None:
+    def __init__(self, client: str, estimator: Any, task: Task, effort: FitEffort) -> None:
         self.client, self.task = client, task
         kind = getattr(estimator, "_estimator_type", None) or _declared_type(estimator)
         if kind in ("classifier", "regressor") and kind != ("classifier", "regressor")[task.numeric]:
@@ -45,7 +45,7 @@ class ScikitLearner:
     def model(self) -> Any:
         return self.fitted
 
-    def improve(self, samples: Augmented, effort: Effort) -> None:
+    def improve(self, samples: Augmented, effort: FitEffort) -> None:
         x, y, weight = samples.x.reshape(len(samples.x), -1), samples.targets, samples.weight
         if self.task.numeric:
             keep = weight > 0
@@ -54,12 +54,12 @@ class ScikitLearner:
         self.parts = [self._classifier(x, pairs, effort) for pairs in pair_weights(samples, self.task)]
         self.fitted = self.parts[0].fitted if self.task.one_label else PerColumn(self.parts)
 
-    def _classifier(self, x: np.ndarray, pairs: np.ndarray, effort: Effort) -> Classifier:
+    def _classifier(self, x: np.ndarray, pairs: np.ndarray, effort: FitEffort) -> Classifier:
         """A fit to every sample with every class, by the weights (n, C) of these pairs."""
         row, y = np.nonzero(pairs > 0)
         return Classifier(self._fit(x[row], y, pairs[row, y], effort), np.unique(y), pairs.shape[1])
 
-    def _fit(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, effort: Effort) -> Any:
+    def _fit(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, effort: FitEffort) -> Any:
         options: dict[str, np.ndarray] = {}
         if self.weights is not None:
             options = {self.weights: weight}
