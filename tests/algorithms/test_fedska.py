@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 import fedkin
 from fedkin.algorithms import FedAvg, FedAvgFT, FedSKA, FedU
@@ -362,6 +363,24 @@ def test_split_learning_is_the_tasks_loss_on_every_sample(kind: str, granularity
         assert torch.allclose(losses[k], by_hand.mean())
         (slope,) = torch.autograd.grad(by_hand.mean(), guides)
         assert torch.allclose(slopes[k], slope[k])
+
+
+def test_recurrent_heads_are_stacked_too() -> None:
+    """The decoder of a GRU forecaster is its classifier: split learning goes through it, as one by one."""
+    rng = np.random.default_rng(0)
+    series = {f"c{k}": (rng.normal(size=(10, 6, 1)), rng.normal(size=(10, 4))) for k in range(3)}
+    data = Federation.from_arrays(series, task="regression", test_fraction=0)
+    shard = Shard(data, ModelSpec.of("gru-forecaster:5,1", data.task, torch.float64), Streams(0), 1)
+    assert shard.choice.name == "vmap", shard.choice.reason
+    tap, rows = taps(shard, "features", 1.0), torch.randn((3, shard.spec.layout.width), dtype=torch.float64) / 3
+    guides = torch.randn((3, 1, tap.cut.size), dtype=torch.float64)
+    slopes, _ = split_gradient(shard, np.arange(3), tap, rows[:, tap.cut.columns], guides, "client")
+    for k in range(3):
+        head, own = tap.cut.head(), tap.cut.head_tensors(rows[:, tap.cut.columns])
+        g = guides[k].clone().requires_grad_()
+        outputs = functional_call(head, {name: value[k] for name, value in own.items()}, (g,))
+        loss = (outputs - shard.train.of(k)[1].reshape(10, -1)).square().mean()
+        assert torch.allclose(slopes[k], torch.autograd.grad(loss, g)[0], atol=1e-12)
 
 
 def test_by_default_classes_have_features_and_the_graph_has_a_choice(build: Callable[..., Federation]) -> None:

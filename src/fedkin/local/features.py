@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from fedkin.local.kernels import Kernel
+from fedkin.local.kernels.recurrent import stackable
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.training import Chunk, train_chunks
@@ -68,7 +69,7 @@ HeadGradient = Callable[..., tuple[Tensor, Tensor]]
 
 def head_gradient(cut: Cut, loss: PerSample) -> HeadGradient:
     """(guides (m, d), the classifier's tensors, an `Exam`) → ∂l/∂guides (m, d) and l = Σ_r share_r·ℓ_r."""
-    head = cut.head()
+    head = stackable(cut.head())
 
     def total(guides: Tensor, tensors: dict[str, Tensor], part: Tensor, targets: Tensor, shares: Tensor) -> Tensor:
         outputs = functional_call(head, tensors, (guides,))

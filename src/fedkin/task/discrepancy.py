@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from fedkin.errors import FedkinError
-from fedkin.task.losses import LOSSES, SAMPLES, described, imported, parse
-from fedkin.task.task import LOSS, OWN_FUNCTION, Task
+from fedkin.files import OWN_FUNCTION
+from fedkin.task.losses import LOSSES, TRIAL_SAMPLES, described, imported, parse_loss
+from fedkin.task.task import LOSS, Task
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def discrepancy_of(task: Task, name: str | None = None) -> Discrepancy:
     own = imported(name)
     if own is not None:
         return _checked(Discrepancy(task, name, own, on_outputs=False, of_means=False))
-    found, value = parse(name)
+    found, value = parse_loss(name)
     fitting = sorted(n for n, each in LOSSES.items() if each.compares and each.link in ("identity", task.link))
     if found.name not in fitting:
         why = (
@@ -68,7 +69,7 @@ def discrepancy_of(task: Task, name: str | None = None) -> Discrepancy:
 
 def _checked(found: Discrepancy) -> Discrepancy:
     """Refuse, in one line, a function that is no discrepancy of this task's predictions."""
-    drawn = torch.randn((2, SAMPLES, found.task.outputs), generator=torch.Generator().manual_seed(0)).double()
+    drawn = torch.randn((2, TRIAL_SAMPLES, found.task.outputs), generator=torch.Generator().manual_seed(0)).double()
     mine, said = drawn[0].requires_grad_(), found.task.linked(drawn[1].detach())
     try:
         each = found.each(mine, said)
@@ -76,8 +77,10 @@ def _checked(found: Discrepancy) -> Discrepancy:
     except Exception as problem:
         reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0][:120]
         raise FedkinError(f"discrepancy {found.name!r} fails on predictions {tuple(said.shape)}: {reason}") from problem
-    if each.shape != (SAMPLES,):
-        raise FedkinError(f"discrepancy {found.name!r} returns {tuple(each.shape)} for {SAMPLES} samples, not one each")
+    if each.shape != (TRIAL_SAMPLES,):
+        raise FedkinError(
+            f"discrepancy {found.name!r} returns {tuple(each.shape)} for {TRIAL_SAMPLES} samples, not one each"
+        )
     if not bool(torch.isfinite(each).all() and torch.isfinite(slope).all()):
         raise FedkinError(f"discrepancy {found.name!r} or its gradient is not finite on a probe of random predictions")
     if bool((found.apart(found.task.linked(mine.detach()), said) < -1e-9).any()):

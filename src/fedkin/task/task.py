@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -26,8 +26,6 @@ LOSS: dict[Kind, str] = {"classification": "cross-entropy", "regression": "mse",
 METRIC: dict[Kind, str] = {"classification": "accuracy", "regression": "mse", "multilabel": "accuracy"}
 SURE = 1e-7
 """Probabilities and rates are kept this far from 0 where a logarithm is taken."""
-OWN_FUNCTION = "own function "
-"""How a function that has no importable name is written down."""
 RARE = 0.1
 """A class with a smaller share of the training samples is rare: who always says the other is right nine times in ten."""
 INSTEAD = {
@@ -127,6 +125,19 @@ class Task:
         object.__setattr__(self, "loss", self.loss or LOSS[self.kind])
         object.__setattr__(self, "metrics", metrics if headline in metrics else (headline, *metrics))
         object.__setattr__(self, "headline", headline)
+
+    @classmethod
+    def of_numbers(
+        cls, kind: str, inputs: tuple[int, ...], outputs: tuple[int, ...], forecast: Forecast | None = None, **more: Any
+    ) -> Task:
+        """A task whose targets are numbers or columns of 0 and 1, of this shape; counts are told by their Poisson rate.
+
+        >>> Task.of_numbers("counts", (3,), ()).loss
+        'poisson'
+        """
+        if kind == "counts":
+            kind, more = "regression", {**more, "loss": "poisson"}
+        return cls(cast(Kind, kind), inputs, output_shape=outputs, forecast=forecast, **more)
 
     # --- what the kind means; nothing outside this file asks for it by name ------------------------------------------
 

@@ -98,12 +98,19 @@ class Site:
         return inputs(client, self.folder)[1] if client.data.endswith(".csv") else None
 
     def _join(self, message: Message) -> Message:
-        """Sizes of the splits, and a hash of the data."""
+        """Sizes of the splits, and a hash of the data; samples per class if they are asked for and may leave."""
         federation = self._federation(Setup.read(message.head["setup"]))
+        counted = bool(message.head.get("class_counts"))
+        if counted:
+            self.settings.policy.check_question({"task": "label_counts"}, self.folder)
         told = []
         for k, name in enumerate(federation.names):
             sizes = {part: int(getattr(federation, part).sizes[k]) for part in ("train", "validation", "test")}
-            told.append({"name": name, **sizes, "fingerprint": federation.take([k]).fingerprint()})
+            own = federation.take([k])
+            told.append({"name": name, **sizes, "fingerprint": own.fingerprint()})
+            counts = own.class_counts() if counted else None
+            if counts is not None:
+                told[-1]["class_counts"] = counts.astype(int).tolist()
         return Message({"clients": told})
 
     def _federation(self, setup: Setup) -> Federation:

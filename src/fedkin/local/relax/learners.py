@@ -17,11 +17,11 @@ from fedkin.local.mail import Mail
 from fedkin.local.relax.linear import initial_row
 from fedkin.local.relax.settings import Relaxation, neighbours_of
 from fedkin.local.shard import Shard
-from fedkin.local.training import may_lack, valued
 from fedkin.models.adapters import Augmented, FitEffort, Learner
 from fedkin.models.adapters.module import TorchLearner
 from fedkin.models.estimators import Estimators
 from fedkin.task.discrepancy import discrepancy_of
+from fedkin.task.judging import may_lack, valued
 from fedkin.task.losses import loss_of
 from fedkin.threads import one_thread
 

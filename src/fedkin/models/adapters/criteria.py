@@ -15,7 +15,7 @@ import numpy as np
 from fedkin.errors import FedkinError
 from fedkin.task import Task
 from fedkin.task.discrepancy import default_discrepancy
-from fedkin.task.losses import described, parse
+from fedkin.task.losses import described, parse_loss
 
 TOLD: dict[str, Callable[[float], tuple[dict[str, Any], ...]]] = {
     "mae": lambda _: ({"criterion": "absolute_error"}, {"loss": "absolute_error"}),
@@ -43,7 +43,7 @@ def minimising(client: str, estimator: Any, task: Task, discrepancy: str | None)
         from sklearn.base import clone
 
         path = "".join(f"{step}__" for step in _last_steps(estimator))
-        for choice in TOLD[known.name](parse(str(task.loss))[1] or 0.0):
+        for choice in TOLD[known.name](parse_loss(str(task.loss))[1] or 0.0):
             settings = {path + key: value for key, value in choice.items()}
             if settings.keys() <= estimator.get_params(deep=True).keys():
                 changed = clone(estimator).set_params(**settings)
