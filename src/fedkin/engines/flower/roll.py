@@ -114,7 +114,7 @@ class Roll:
             if begun is not None or self._agreed() == agreed:
                 break
         if counted:
-            total = np.sum([client.class_counts for client in facts.values()], axis=0)
+            total = np.sum([client.class_counts or [] for client in facts.values()], axis=0)
             setup = replace(setup, task=chosen(agreed, **self.learning, counts=total))
             agreed = replace(agreed, class_weight=setup.task.class_weight)
         joined = {node: {c.name: facts[c.name].fingerprint for c in own} for node, own in self.told.items()}

@@ -123,7 +123,7 @@ class StackedGru(nn.Module):
 
     def __init__(self, layer: nn.GRU) -> None:
         super().__init__()
-        self.num_layers, self.hidden_size = layer.num_layers, layer.hidden_size
+        self.input_size, self.hidden_size, self.num_layers = layer.input_size, layer.hidden_size, layer.num_layers
         self.batch_first, self.bidirectional = layer.batch_first, layer.bidirectional
         for name, parameter in layer.named_parameters(recurse=False):
             self.register_parameter(name, parameter)
@@ -134,7 +134,8 @@ class StackedGru(nn.Module):
     def forward(self, x: Tensor, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if not isinstance(x, Tensor) or x.dim() != 3:
             raise NotImplementedError("packed or single sequences are not stacked")
-        steps, last = x.transpose(0, 1) if self.batch_first else x, []
+        steps = x.transpose(0, 1) if self.batch_first else x
+        last: list[Tensor] = []
         for layer in range(self.num_layers):
             found = []
             for end in ("", "_reverse") if self.bidirectional else ("",):
@@ -148,11 +149,11 @@ class StackedGru(nn.Module):
 
     def _run(self, steps: Tensor, first: Tensor, name: str) -> Tensor:
         """One layer in one direction: states (T, n, s)."""
-        own = dict(self.named_parameters(recurse=False))
+        own: dict[str, Tensor] = dict(self.named_parameters(recurse=False))
         weight, bias = own[f"weight_hh_{name}"], own.get(f"bias_hh_{name}")
         given = nn.functional.linear(steps, own[f"weight_ih_{name}"], own.get(f"bias_ih_{name}"))
         bias = weight.new_zeros(len(weight)) if bias is None else bias
-        states: Tensor = _Recurrence.apply(given, weight, bias, first)[0]  # type: ignore[no-untyped-call]
+        states: Tensor = _Recurrence.apply(given, weight, bias, first)[0]
         return states
 
 
