@@ -342,7 +342,9 @@ def test_a_site_imports_only_what_it_trusts(federation: Federation, tmp_path: Pa
     assert "does not trust 'os:abort'" in Site.read(path).handle(Message(head)).head["refused"]
     head = {**head, "setup": {**setup, "model": "mlr"}, "task": "antigravity:fly"}
     assert "does not trust 'antigravity:fly'" in Site.read(path).handle(Message(head)).head["refused"]
-    head = {**head, "task": "train", "run": "../../etc"}
+    head = {**head, "task": "train", "shared": {"effort": {"discrepancy": "os.path:join"}}}
+    assert "does not trust 'os.path:join'" in Site.read(path).handle(Message(head)).head["refused"]
+    head = {**head, "shared": {}, "run": "../../etc"}
     assert "not plain letters" in Site.read(path).handle(Message(head)).head["refused"]
     assert "does not know" in Site.read(path).handle(Message({"kind": "exec"})).head["refused"]
 

@@ -51,7 +51,7 @@ class FedProto(Algorithm):
     features: str = Field("features", description="the layer before the head, whose output is the feature")
 
     def check(self, setting: Setting) -> None:
-        if setting.task.kind != "classification":
+        if not setting.task.one_label:
             raise FedkinError("fedproto has a prototype for each class, but this task has none; choose another method")
         size, head = cut(setting.spec, setting.task, self.features).size, linear_head(setting.spec, self.name)
         if size != head.weight.shape[1]:

@@ -91,6 +91,8 @@ class Sized(Said):
     validation: Count
     test: Count
     fingerprint: Annotated[str, Field(pattern=r"^[0-9a-f]{8,128}$")]
+    class_counts: Annotated[list[Count], Field(max_length=MOST_LABELS)] | None = None
+    """Training samples of each class, where they were asked for and the site lets them leave."""
 
 
 class Hello(Said):

@@ -8,7 +8,7 @@ asks, an array leaves only if the site's policy lets it, and it is written down.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -86,12 +86,19 @@ class Site:
         return Message({"clients": told})
 
     def _join(self, message: Message) -> Message:
-        """Sizes of the splits, and a hash of the data."""
+        """Sizes of the splits, and a hash of the data; samples per class if they are asked for and may leave."""
         federation = self._federation(Setup.read(message.head["setup"]))
+        counted = bool(message.head.get("class_counts"))
+        if counted:
+            self.settings.policy.check_question({"task": "label_counts"}, self.folder)
         told = []
         for k, name in enumerate(federation.names):
             sizes = {part: int(getattr(federation, part).sizes[k]) for part in ("train", "validation", "test")}
-            told.append({"name": name, **sizes, "fingerprint": federation.take([k]).fingerprint()})
+            own = federation.take([k])
+            told.append({"name": name, **sizes, "fingerprint": own.fingerprint()})
+            counts = own.class_counts() if counted else None
+            if counts is not None:
+                told[-1]["class_counts"] = counts.astype(int).tolist()
         return Message({"clients": told})
 
     def _federation(self, setup: Setup) -> Federation:
@@ -128,6 +135,8 @@ class Site:
         head, setup, state = message.head, Setup.read(message.head["setup"]), self._state(message)
         if ":" in head["task"]:
             self._check_trust(head["task"], ["fedkin", *self.settings.trust])
+        for name in filter(names_an_import, _texts(head.get("shared", {}))):
+            self._check_trust(name, self.settings.trust)
         self.settings.policy.check_question(head, self.folder)
         host = self._host(setup)
         state.recall(host)
@@ -244,6 +253,15 @@ class Site:
             write_json(out / f"{stem}.json", {**card, "client": client.name, "files": [f"{stem}.safetensors"]})
             written.append(client.name)
         return Message({"deployed": written})
+
+
+def _texts(told: Any) -> Iterator[str]:
+    """Every text in what a question says."""
+    if isinstance(told, str):
+        yield told
+    elif isinstance(told, Mapping | list):
+        for each in told.values() if isinstance(told, Mapping) else told:
+            yield from _texts(each)
 
 
 def _made(host: Host) -> bool:
