@@ -99,4 +99,6 @@ def test_tied_and_frozen_parameters() -> None:
     assert Layout.of(net).n_parameters == 9
     net[0].weight.requires_grad_(False)
     layout = Layout.of(net)
-    assert (layout.n_parameters, layout.width) == (0, 9)
+    assert (layout.n_parameters, layout.width, layout.frozen) == (0, 0, ("0.weight",))
+    carried = Layout.of(net, carried=True)
+    assert (carried.n_parameters, carried.width, carried.frozen) == (0, 9, ())

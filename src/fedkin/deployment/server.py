@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedkin import algorithms
@@ -31,10 +30,13 @@ from fedkin.engines.flower.roll import FederationSettings, Roll
 from fedkin.engines.flower.setup import SITES, models_of, resolve
 from fedkin.errors import FedkinError, first_fault, unknown
 from fedkin.graphs import ClientGraph
+from fedkin.models.frozen import frozen_hash
 from fedkin.result import Result
 from fedkin.result.export import card
+from fedkin.result.stored import read_config
 from fedkin.run import Run, checkpoint
 from fedkin.run.callbacks import Callback
+from fedkin.run.model import model_of_run
 from fedkin.run.options import Options, make_options
 
 FILE_SECTIONS = ("federation", "model", "algorithm", "graph", "run")
@@ -103,7 +105,11 @@ def train_sites(line: Line, plan: FederationFile, out: Path, callbacks: tuple[Ca
     called = roll.call(plan.options.dtype, plan.options.seed, resumed=checkpoint.latest(out) is not None)
     model: Any = models_of(called.own) if plan.model == SITES else resolve(plan.model)
     roster = called.roster
-    spec = plan.algorithm.model_spec(model, roster.names, roster.task, getattr(torch, plan.options.dtype))
+    began = (out, read_config(out)) if checkpoint.latest(out) is not None else None
+    spec = model_of_run(plan.algorithm, model, roster.names, roster.task, plan.options, began)
+    told = frozen_hash(spec.frozen)
+    setup = replace(called.setup, frozen=plan.options.frozen, frozen_sha256=told, caches=spec.caches)
+    called = replace(called, setup=setup)
     clients = FlowerClients(line, called, spec, register, plan.federation)
     run = Run(roster, clients, spec, plan.algorithm, plan.options, _graph_of_run(plan, out), out, callbacks)
     run.take_up()

@@ -8,15 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
 from queue import SimpleQueue
+from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedkin.federation import Federation, Split
 from fedkin.local.kernels import Kernel, choose
 from fedkin.models import ModelSpec
+from fedkin.models.front import Front, front_of
 from fedkin.streams import Streams, client_keys
 from fedkin.threads import one_thread
 
@@ -37,19 +39,62 @@ class Samples:
         return self.x[rows], self.y[rows]
 
 
+class Features(Samples):
+    """A split whose inputs have passed the frozen front of the model, every sample once, when they are first wanted."""
+
+    def __init__(self, given: Samples, front: Front, workers: int) -> None:
+        self.y, self.offsets, self.sizes = given.y, given.offsets, given.sizes
+        self._given, self._front, self._workers, self._lock = given, front, workers, Lock()
+        self._made: Tensor | None = None
+
+    @property
+    def x(self) -> Tensor:  # type: ignore[override]
+        """What the front makes of the inputs, (n, *feature)."""
+        with self._lock:  # worker threads may be the first to ask
+            if self._made is None:
+                self._made = self._pass_all()
+            return self._made
+
+    def _pass_all(self) -> Tensor:
+        made = torch.empty((len(self.y), *self._front.shape), dtype=self._front.spec.dtype)
+        modules: SimpleQueue[nn.Module] = SimpleQueue()
+        for _ in range(self._workers):
+            modules.put(self._front.spec.template().eval())
+
+        def work(k: int) -> None:
+            module, rows = modules.get(), slice(int(self.offsets[k]), int(self.offsets[k + 1]))
+            made[rows] = self._front.through(module, self._given.of(k)[0])
+            modules.put(module)
+
+        with ThreadPoolExecutor(self._workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for _ in pool.map(work, range(len(self.sizes))):
+                pass
+        return made
+
+
 class Shard:
     """The client side. A task is a function of a shard (see `fedkin.local.tasks`)."""
 
     def __init__(self, federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None = None) -> None:
-        self.federation, self.spec, self.streams = federation, spec, streams
+        self.federation, self.spec, self.streams = federation, spec.settled(streams), streams
         self.names = federation.names
         self.task = federation.task
+        self.workers = workers or len(os.sched_getaffinity(0))
         self.keys = client_keys(federation.names)
         tokens = federation.task.tokens
         self.train = Samples(federation.train, spec.dtype, tokens)
         self.validation = Samples(federation.validation, spec.dtype, tokens)
         self.test = Samples(federation.test, spec.dtype, tokens)
-        self.choice = choose(spec, federation.task)
+        self.given = self.train
+        """The training samples as they were given, whatever frozen layers make of them."""
+        front = front_of(self.spec, self.task) if spec.caches else ""
+        if isinstance(front, Front):
+            self.spec, self.task = front.rest(), front.task(self.task)
+            how = front, self.workers
+            self.train, self.validation, self.test = (
+                Features(samples, *how) for samples in (self.train, self.validation, self.test)
+            )
+        self.choice = choose(self.spec, self.task)
         self.store: dict[str, Tensor] = {}
         """Private state by name: a tensor whose first axis is the shard's clients."""
         self.unset: dict[str, Tensor] = {}
@@ -62,7 +107,6 @@ class Shard:
         """What the step rules of the training under way remember, one row per asked client (`moments="keep"`)."""
         self.privacy_limit: tuple[float, float] | None = None
         """(ε, δ) that each client may spend on noisy answers in all; None: they are only added up (`privacy_spent`)."""
-        self.workers = workers or len(os.sched_getaffinity(0))
         self._kernels: SimpleQueue[Kernel] = SimpleQueue()
         for _ in range(self.workers):
             self._kernels.put(self.choice.make())

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedkin import algorithms, data
 from fedkin.algorithm import Algorithm
 from fedkin.engines import connect
@@ -23,6 +21,7 @@ from fedkin.run import checkpoint
 from fedkin.run.callbacks import Callback
 from fedkin.run.directory import RunDirectory, trusted_options
 from fedkin.run.loop import Run
+from fedkin.run.model import model_of_run
 from fedkin.run.options import Options, make_options
 from fedkin.streams import Streams
 from fedkin.task.choice import chosen, for_rare_class
@@ -36,10 +35,11 @@ def prepare(
     graph: ClientGraph | str | None = None,
     out: Path | None = None,
     callbacks: Sequence[Callback] = (),
+    began: tuple[Path, Mapping[str, Any]] | None = None,
 ) -> Run:
-    """A run on clients whose data are in this process, or shared from it by the engine."""
+    """A run on clients whose data are in this process, or shared from it by the engine; `began`: see `model_of_run`."""
     federation = asked(federation, options)
-    spec = algorithm.model_spec(model, federation.names, federation.task, getattr(torch, options.dtype))
+    spec = model_of_run(algorithm, model, federation.names, federation.task, options, began)
     engine = options.engine, federation, spec, Streams(options.seed), options.workers, options.engine_options
     return Run(federation.roster(), connect(*engine), spec, algorithm, options, graph, out, callbacks)
 
@@ -152,7 +152,7 @@ def resume(
     settings |= {} if loss is None else {"loss": loss}
     if str(settings.get("loss")).startswith(OWN_FUNCTION):
         raise FedkinError(f"{out} was trained with a loss of your own; pass it: resume(dir, loss=…)")
-    run = prepare(federation, model, algorithm, make_options(**settings), graph, out, callbacks)
+    run = prepare(federation, model, algorithm, make_options(**settings), graph, out, callbacks, (out, config))
     run.take_up(accept_changes)
     return run.run()
 

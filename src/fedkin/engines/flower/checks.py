@@ -50,10 +50,11 @@ def allowed_bytes(question: Question, spec: ModelSpec, task: Task) -> int:
 
 def expected(question: Question, spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """The shapes, per client, of arrays whose shape is known beforehand."""
-    width, private = spec.layout.width, tuple(question.shared.get("private", ()))
+    width, shared = spec.layout.width, question.shared
+    private = (*shared.get("private", ()), *shared.get("home", ()))
     known: dict[str, tuple[int, ...]] = {"loss": (), "moved": (), "model": (width,)}
     known["counters"] = (len(spec.layout.counters),)
-    if "sgd" in question.shared:
+    if "sgd" in shared:
         known["rows"] = (width - int(spec.layout.mask(private).sum()),)
     return known
 
