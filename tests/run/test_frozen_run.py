@@ -170,7 +170,7 @@ def test_export_and_predict_have_the_whole_model(tmp_path: Path) -> None:
 
 
 def test_comparisons_and_repeated_settings_take_it(tmp_path: Path) -> None:
-    from fedkin.config import read, settle
+    from fedkin.config import read_toml, settle
 
     result = fedkin.compare(
         uneven_federation(), MODEL, ["local", "fedavg"], rounds=2, seeds=[0], dtype="float64", frozen="features.1"
@@ -179,7 +179,7 @@ def test_comparisons_and_repeated_settings_take_it(tmp_path: Path) -> None:
     fedkin.train(
         fedkin.data.load("digits", clients=3), "mlp:4", "fedavg", rounds=1, frozen="features.1", out=tmp_path / "d"
     )
-    experiment = settle([read(tmp_path / "d" / "config.toml")])
+    experiment = settle([read_toml(tmp_path / "d" / "config.toml")])
     assert experiment.options[0].frozen == ("features.1",)
 
 

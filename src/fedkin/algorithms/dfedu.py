@@ -17,7 +17,7 @@ from fedkin.couplings.robust import trust_in
 from fedkin.defence import EVIDENCE, parsed, rule_for_letters
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
-from fedkin.local.transfer import judged, losses_of, tried_models
+from fedkin.local.transfer import judged_losses, losses_of, tried_models
 
 PULL = f"{__name__}:dfedu"
 
@@ -113,7 +113,7 @@ def guarded_pull(shard: Shard, request: Request, own: Tensor, step: float, robus
     pull = torch.from_numpy(step * mail.links.toarray()[0])
     if parsed(robust)[0] == EVIDENCE:
         tried = replace(request, per_client={"models": values[None, 1:]})
-        losses, noise = judged(losses_of(shard, shard.train, k, tried_models(shard, tried)[0]))
+        losses, noise = judged_losses(losses_of(shard, shard.train, k, tried_models(shard, tried)[0]))
         pull = pull * torch.from_numpy(trust_in(losses.numpy(), float(noise), parsed(robust)[1] or 0.0))
     weights = torch.cat([1 - pull.sum()[None], pull])
     return rule_for_letters(robust)(values, weights, 0)[0]

@@ -17,7 +17,7 @@ from fedkin.couplings.clusters import ClusterPropagation, handed_back
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, client_task, composed, training_task
-from fedkin.local.training import evaluate, train
+from fedkin.local.training import evaluate_rows, train_rows
 
 
 class IFCA(Algorithm):
@@ -145,7 +145,7 @@ def best_model(shard: Shard, request: Request) -> tuple[Tensor, Tensor]:
     """
     models, ids = request.shared["models"], request.ids
     whole = torch.stack([composed(shard, request, model.expand(len(ids), -1)) for model in models])
-    losses = [evaluate(shard, ids, rows, "train")["loss"] for rows in whole]
+    losses = [evaluate_rows(shard, ids, rows, "train")["loss"] for rows in whole]
     choice = torch.stack(losses).nan_to_num(nan=torch.inf).argmin(dim=0)
     return choice, whole[choice, torch.arange(len(ids))]
 
@@ -161,5 +161,5 @@ def choose_and_train(shard: Shard, request: Request, rows: Tensor, counters: Ten
     """Choose among the shared models, then plain training from the chosen one."""
     choice, start = best_model(shard, request)
     settings = Sgd(**request.shared["sgd"])
-    trained, loss = train(shard, request.ids, start, settings, request.shared["round"], counters=counters)
+    trained, loss = train_rows(shard, request.ids, start, settings, request.shared["round"], counters=counters)
     return Trained(trained, loss, start=start, extra={"choice": choice})

@@ -17,7 +17,7 @@ from fedkin.couplings import Mixing
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task, widened
-from fedkin.local.training import train
+from fedkin.local.training import train_rows
 
 
 class PFedGraph(Algorithm):
@@ -113,5 +113,5 @@ def train_aligned(shard: Shard, request: Request, rows: Tensor, counters: Tensor
     towards = widened(shard, request, given, nothing)
     pull = Align(request.shared["lam"], towards, widened(shard, request, torch.ones_like(given[0]), nothing))
     settings = Sgd(**request.shared["sgd"])
-    trained, loss = train(shard, request.ids, rows, settings, request.shared["round"], [pull], counters)
+    trained, loss = train_rows(shard, request.ids, rows, settings, request.shared["round"], [pull], counters)
     return Trained(trained, loss)

@@ -17,7 +17,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, narrowed, training_task, widened
 from fedkin.local.terms import Shift
-from fedkin.local.training import train
+from fedkin.local.training import train_rows
 
 
 class Scaffold(Algorithm):
@@ -63,7 +63,7 @@ def controlled_training(shard: Shard, request: Request, rows: Tensor, counters: 
     common: Tensor = request.shared["control"].to(rows.dtype)
     own = shard.private("control", lambda: torch.zeros_like(common))[request.ids]
     shift = widened(shard, request, common - own, rows.new_zeros((1, n)))  # what stays at home goes its own way
-    trained, loss = train(shard, request.ids, rows, settings, t, [Shift(shift)], counters)
+    trained, loss = train_rows(shard, request.ids, rows, settings, t, [Shift(shift)], counters)
     steps = count_steps(shard.train.sizes[request.ids], settings.batch_size, settings.epochs, settings.steps)
     way = torch.from_numpy(steps).to(rows.dtype)[:, None] * settings.rate(t)
     change = narrowed(shard, request, (rows - trained)[:, :n]) / way - common

@@ -42,7 +42,7 @@ Partition = Annotated[
 Csv = Annotated[Path | None, option("--csv", help="a table of your own (CSV, Excel or Parquet)", panel=DATA)]
 Client = Annotated[str | None, option("--client", help="the table's column that names the client", panel=DATA)]
 Target = Annotated[str | None, option("--target", help="the table's column to predict", panel=DATA)]
-Drop = Annotated[list[str] | None, option("--drop", help="a column to leave out (repeatable)", panel=DATA)]
+DropFlag = Annotated[list[str] | None, option("--drop", help="a column to leave out (repeatable)", panel=DATA)]
 Keep = Annotated[list[str] | None, option("--keep", help="use these columns only (repeatable)", panel=DATA)]
 IdColumn = Annotated[str | None, option("--id", help="a column that names the rows; no input", panel=DATA)]
 DateColumn = Annotated[
@@ -65,6 +65,32 @@ DataSeed = Annotated[
 Model = Annotated[
     str | None, option("--model", help="network, for example mlr or mlp:100,100 (default: mlp)", panel=METHOD)
 ]
+FrozenFlag = Annotated[
+    list[str] | None,
+    option(
+        "--frozen",
+        help="tensors that nobody trains, kept once: backbone.* (repeatable)",
+        panel=METHOD,
+        metavar="PATTERN",
+    ),
+]
+PrivateFlag = Annotated[
+    list[str] | None,
+    option(
+        "--private",
+        help="tensors that never leave their client: *.lora_B (repeatable)",
+        panel=METHOD,
+        metavar="PATTERN",
+    ),
+]
+CacheFlag = Annotated[
+    str | None,
+    option(
+        "--cache-features",
+        help="keep what frozen first layers make of samples: auto, off (default: auto)",
+        panel=METHOD,
+    ),
+]
 Graph = Annotated[
     str | None,
     option("--graph", help="graph between clients: knn:5, labels, FILE.csv, FILE.parquet, FILE.npz, …", panel=METHOD),
@@ -75,7 +101,7 @@ Assign = Annotated[
         "--set", help="a parameter, for example lr=0.1 or fedprox.mu=1 (repeatable)", panel=METHOD, metavar="KEY=VALUE"
     ),
 ]
-Loss = Annotated[
+LossFlag = Annotated[
     str | None,
     option("--loss", help="what is minimised: focal:2, mae, huber:1, quantile:0.9, poisson, …", panel=LEARNING),
 ]
@@ -86,11 +112,11 @@ ClassWeight = Annotated[
 LabelSmoothing = Annotated[
     float | None, option("--label-smoothing", help="share of a label spread over all classes", panel=LEARNING)
 ]
-Metric = Annotated[
+MetricFlag = Annotated[
     list[str] | None,
     option("--metric", help="auroc, f1, brier, mae, … (repeatable, or separated by commas)", panel=LEARNING),
 ]
-Headline = Annotated[
+HeadlineFlag = Annotated[
     str | None, option("--headline", help="the metric that tables speak of (default: the first)", panel=LEARNING)
 ]
 Rounds = Annotated[int | None, option("--rounds", help="rounds to train (default: 50)", panel=RUN)]
@@ -126,7 +152,7 @@ SETTINGS: dict[str, Any] = {
     "csv": Csv,
     "client": Client,
     "target": Target,
-    "drop": Drop,
+    "drop": DropFlag,
     "keep": Keep,
     "id": IdColumn,
     "date": DateColumn,
@@ -136,13 +162,16 @@ SETTINGS: dict[str, Any] = {
     "task": TargetKind,
     "data_seed": DataSeed,
     "model": Model,
+    "frozen": FrozenFlag,
+    "private": PrivateFlag,
+    "cache_features": CacheFlag,
     "graph": Graph,
     "assign": Assign,
-    "loss": Loss,
+    "loss": LossFlag,
     "class_weight": ClassWeight,
     "label_smoothing": LabelSmoothing,
-    "metric": Metric,
-    "headline": Headline,
+    "metric": MetricFlag,
+    "headline": HeadlineFlag,
     "rounds": Rounds,
     "fraction": Fraction,
     "seed": Seed,
@@ -152,7 +181,7 @@ SETTINGS: dict[str, Any] = {
     "ray_address": RayAddress,
 }
 """The flags of every command that trains."""
-TABLE = ("drop", "keep", "id", "date", "sep", "encoding", "task")
+TABLE_PANEL = ("drop", "keep", "id", "date", "sep", "encoding", "task")
 """Those that speak of a table, as [data] has them."""
 
 
@@ -192,7 +221,7 @@ def class_weight(text: str) -> str | list[float] | dict[str, float]:
 
 def layer(**given: Any) -> dict[str, dict[str, Any]]:
     """Flags as a layer of settings; those that were not given leave no trace."""
-    data = {key: given.get(key) for key in ("clients", "partition", "client", "target", *TABLE)}
+    data = {key: given.get(key) for key in ("clients", "partition", "client", "target", *TABLE_PANEL)}
     data |= {"missing_values": given.get("missing") or None}
     data |= {"name": given.get("data"), "seed": given.get("data_seed")}
     if given.get("csv") is not None:
@@ -200,7 +229,9 @@ def layer(**given: Any) -> dict[str, dict[str, Any]]:
             raise typer.BadParameter("use --data or --csv, not both")
         data |= {"name": "csv", "path": str(given["csv"].expanduser().absolute())}
     run = {key: given.get(key) for key in ("rounds", "fraction", "seed", "seeds", "eval_every", "dtype", "engine")}
-    run |= {key: given.get(key) for key in ("loss", "label_smoothing", "headline")}
+    run |= {
+        key: given.get(key) for key in ("loss", "label_smoothing", "headline", "frozen", "private", "cache_features")
+    }
     if given.get("class_weight") is not None:
         run["class_weight"] = class_weight(given["class_weight"])
     if given.get("metric"):

@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
+from functools import partial
 from queue import SimpleQueue
-from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedkin.federation import Federation, Split
-from fedkin.local.kernels import Kernel, choose
+from fedkin.federation.split import PARTS
+from fedkin.local.fronted import Fronted
+from fedkin.local.kernels import Kernel, choose_kernel
 from fedkin.models import ModelSpec
 from fedkin.models.front import Front, front_of
 from fedkin.streams import Streams, client_keys
@@ -39,39 +41,6 @@ class Samples:
         return self.x[rows], self.y[rows]
 
 
-class Features(Samples):
-    """A split whose inputs have passed the frozen front of the model, every sample once, when they are first wanted."""
-
-    def __init__(self, given: Samples, front: Front, workers: int) -> None:
-        self.y, self.offsets, self.sizes = given.y, given.offsets, given.sizes
-        self._given, self._front, self._workers, self._lock = given, front, workers, Lock()
-        self._made: Tensor | None = None
-
-    @property
-    def x(self) -> Tensor:  # type: ignore[override]
-        """What the front makes of the inputs, (n, *feature)."""
-        with self._lock:  # worker threads may be the first to ask
-            if self._made is None:
-                self._made = self._pass_all()
-            return self._made
-
-    def _pass_all(self) -> Tensor:
-        made = torch.empty((len(self.y), *self._front.shape), dtype=self._front.spec.dtype)
-        modules: SimpleQueue[nn.Module] = SimpleQueue()
-        for _ in range(self._workers):
-            modules.put(self._front.spec.template().eval())
-
-        def work(k: int) -> None:
-            module, rows = modules.get(), slice(int(self.offsets[k]), int(self.offsets[k + 1]))
-            made[rows] = self._front.through(module, self._given.of(k)[0])
-            modules.put(module)
-
-        with ThreadPoolExecutor(self._workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for _ in pool.map(work, range(len(self.sizes))):
-                pass
-        return made
-
-
 class Shard:
     """The client side. A task is a function of a shard (see `fedkin.local.tasks`)."""
 
@@ -90,11 +59,11 @@ class Shard:
         front = front_of(self.spec, self.task) if spec.caches else ""
         if isinstance(front, Front):
             self.spec, self.task = front.rest(), front.task(self.task)
-            how = front, self.workers
-            self.train, self.validation, self.test = (
-                Features(samples, *how) for samples in (self.train, self.validation, self.test)
-            )
-        self.choice = choose(self.spec, self.task)
+            made = partial(Samples, dtype=spec.dtype, tokens=False)
+            for part in PARTS:
+                given: Any = getattr(self, part)
+                setattr(self, part, Fronted(given, getattr(federation, part), front, self.workers, made))
+        self.choice = choose_kernel(self.spec, self.task)
         self.store: dict[str, Tensor] = {}
         """Private state by name: a tensor whose first axis is the shard's clients."""
         self.unset: dict[str, Tensor] = {}
@@ -118,7 +87,7 @@ class Shard:
     def with_model(self, spec: ModelSpec) -> Shard:
         """The same clients, samples and private state, seen with another model."""
         twin = copy(self)
-        twin.spec, twin.choice, twin._kernels, twin.made = spec, choose(spec, self.task), SimpleQueue(), {}
+        twin.spec, twin.choice, twin._kernels, twin.made = spec, choose_kernel(spec, self.task), SimpleQueue(), {}
         for _ in range(self.workers):
             twin._kernels.put(twin.choice.make())
         twin._pool = self._threads()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedkin.errors import FedkinError
-from fedkin.files import Batch, read_tensors, write_tensors
+from fedkin.files import FileBatch, read_tensors, write_tensors
 from fedkin.models import ModelSpec
 from fedkin.models.frozen import frozen_hash, with_frozen
 from fedkin.result.stored import read_config
@@ -15,7 +15,7 @@ FROZEN_HASH = "frozen_sha256"
 """The key of [model] in config.toml that refers to it."""
 
 
-def write_frozen(out: Path, spec: ModelSpec | None, batch: Batch) -> None:
+def write_frozen(out: Path, spec: ModelSpec | None, batch: FileBatch) -> None:
     """Write a model's frozen part, if it has one and it is not there yet."""
     if spec is None or not spec.frozen:
         return

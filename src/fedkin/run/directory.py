@@ -10,7 +10,7 @@ from typing import Any
 import tomli_w
 
 from fedkin.errors import FedkinError
-from fedkin.files import Batch, Lock, Manifest, clean_up
+from fedkin.files import FileBatch, Lock, Manifest, clean_up
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelSpec
 from fedkin.result.frozen_file import write_frozen
@@ -41,7 +41,7 @@ class RunDirectory:
 
     def write_config(self, config: Mapping[str, Any], graph: ClientGraph | None, spec: ModelSpec) -> None:
         """config.toml, graph.npz and the frozen part of the model, together or not at all."""
-        with Batch(self.path) as batch:
+        with FileBatch(self.path) as batch:
             batch.write(self.path / "config.toml", tomli_w.dumps(dict(config)).encode())
             if graph is not None:
                 batch.write(self.path / "graph.npz", graph.to_bytes())

@@ -70,16 +70,16 @@ class Options(BaseModel):
 
     @property
     def caches(self) -> bool:
-        """Whether features may be kept. The one place that says no: what changes inputs from batch to batch forbids it."""
+        """Whether features may be kept, where the model and the task allow it (`models.front.front_of`)."""
         return self.cache_features == "auto"
 
     @field_validator("metrics", mode="before")
     @classmethod
     def _by_name(cls, asked: Any) -> Any:
         """One name, several, or functions that are registered."""
-        from fedkin.task.choice import name_of
+        from fedkin.task.choice import entry_name
 
-        return tuple(map(name_of, asked)) if isinstance(asked, list | tuple) else (name_of(asked),)
+        return tuple(map(entry_name, asked)) if isinstance(asked, list | tuple) else (entry_name(asked),)
 
     @property
     def learning(self) -> dict[str, Any]:
