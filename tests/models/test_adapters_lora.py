@@ -112,6 +112,11 @@ def test_the_transformer_trains_stacked_and_refuses_odd_settings() -> None:
     )
     result = fedkin.train(federation, adapted, fedkin.algorithms.make("fedu", SGD), rounds=2, seed=0)
     assert result.rows.shape[1] == 4 * 2 * 16 + 2 * (8 + 32) * 2
+    width, tokens = 64, 8
+    block = 4 * (width * width + width) + 2 * 2 * width + 2 * 4 * width * width + 5 * width
+    assert Layout.of(build_network("transformer-text", federation.task)).n_parameters == (
+        tokens * width + 6 * width + 2 * block + 2 * width + width * tokens + tokens
+    )
     with pytest.raises(FedkinError, match="its width 8 must be a multiple of its 3 heads"):
         build_network("transformer-text:1,8,3", federation.task)
     with pytest.raises(FedkinError, match="takes texts"):

@@ -198,3 +198,36 @@ def test_bad_patterns_are_refused_before_training() -> None:
         shared("fedrelax", model="tree:3")
     with pytest.raises(FedkinError, match="cache_features = 'on' is not allowed"):
         shared(cache_features="on")
+
+
+def test_explain_says_what_is_shared_private_and_frozen() -> None:
+    from fedkin.commands.parts import explained_model
+
+    options = make_options(**{**OPTIONS, "private": "classifier.bias", "fraction": 0.5})
+    lines = explained_model(uneven_federation(), MODEL, algorithms.make("fedavg"), options)
+    said = "\n".join(lines)
+    assert "linear kernel" in said
+    assert "shared: 40 numbers in 3 tensors (features.3.weight, features.3.bias, classifier.weight)" in said
+    assert "private: 3 numbers in 1 tensors (classifier.bias)" in said
+    assert "frozen: 36 numbers in 2 tensors (features.1.weight, features.1.bias); kept once, 288 B to each site" in said
+    assert "features of the frozen part: kept, (6,) per sample" in said
+    assert "a round: 1.9 kB of rows, 320 B to and from each of 3 clients" in said
+    off = explained_model(
+        uneven_federation(), MODEL, algorithms.make("fedavg"), make_options(**OPTIONS, cache_features="off")
+    )
+    assert "features of the frozen part: not kept: cache_features is off" in off
+
+
+@pytest.mark.slow
+def test_a_thousand_clients_with_ten_million_frozen_numbers_fit() -> None:
+    """Within 2 GiB beyond the data, in a process of its own."""
+    import subprocess
+    import sys
+
+    root = Path(__file__).parents[2]
+    program = (
+        "import sys; sys.path.insert(0, 'benchmarks'); import frozen; "
+        "found = frozen.one(1000, 'kept', frozen.WHOLE); assert found['frozen'] > 9.9e6; print(found['peak'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 2 * 2**30

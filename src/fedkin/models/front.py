@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedkin.models.spec import ModelSpec
 from fedkin.task import Task
 
-PIECE = 256
+AT_ONCE = 256
 """Samples that pass the front at once: always of one client, so that a feature does not depend on who else is there."""
 
 
@@ -36,11 +36,11 @@ class Front:
         """The same by a module that is at hand, in evaluation mode."""
         made = torch.empty((len(x), *self.shape), dtype=self.spec.dtype)
         with torch.no_grad():
-            for start in range(0, len(x), PIECE):
-                h = x[start : start + PIECE].clone()  # the first layer may work in place
+            for start in range(0, len(x), AT_ONCE):
+                h = x[start : start + AT_ONCE].clone()  # the first layer may work in place
                 for layer in self.layers:
                     h = module.get_submodule(layer)(h)
-                made[start : start + PIECE] = h
+                made[start : start + AT_ONCE] = h
         return made
 
     def rest(self) -> ModelSpec:

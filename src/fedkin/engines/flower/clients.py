@@ -23,7 +23,7 @@ from fedkin.engines.flower.checks import (
     read_letters,
 )
 from fedkin.engines.flower.line import Line
-from fedkin.engines.flower.messages import Deployed, Join, Kept, read_head
+from fedkin.engines.flower.messages import Deployed, HasFrozen, Join, read_head
 from fedkin.engines.flower.register import Register
 from fedkin.engines.flower.roll import Called, FederationSettings
 from fedkin.engines.flower.site_state import LACKS_FROZEN
@@ -108,7 +108,7 @@ class FlowerClients(Sharded):
 
     def _keeps(self, got: Message | str) -> bool:
         try:
-            return isinstance(got, Message) and read_head(Kept, got).kept == self.setup.frozen_sha256
+            return isinstance(got, Message) and read_head(HasFrozen, got).kept == self.setup.frozen_sha256
         except FedkinError:  # its next answer will say what is wrong with it
             return False
 

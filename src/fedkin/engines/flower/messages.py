@@ -124,7 +124,7 @@ class Posted(Said):
     missing: Annotated[list[Name], Field(max_length=1000)] | None = None
 
 
-class Kept(Said):
+class HasFrozen(Said):
     """The hash of the frozen part that a site has; "" if it must be sent."""
 
     kind: ClassVar[str] = "frozen"
