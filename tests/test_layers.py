@@ -24,7 +24,7 @@ LAYERS = [
     {"graphs", "models"},
     {"federation", "roster", "couplings", "clients"},
     {"data", "local"},
-    {"defence"},
+    {"defence", "setting"},
     {"algorithm"},
     {"algorithms", "result"},
     {"engines", "reports"},
@@ -52,7 +52,7 @@ ENGINE_USERS = {
 }
 
 METHODS = set(algorithms.names()) - {"local", "global", "oracle"}  # these three are also plain words
-SHARED = ("engines", "run", "local", "clients.py", "algorithm.py", "deployment", "roster.py")
+SHARED = ("engines", "run", "local", "clients.py", "algorithm.py", "setting.py", "deployment", "roster.py")
 OF_ONE_METHOD = "local/relax"
 DEFAULT = "fedavg"
 """The method of a federation that names none."""

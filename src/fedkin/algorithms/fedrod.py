@@ -43,7 +43,7 @@ class FedRoD(FedAvg):
     balanced: bool = Field(True, description="train the generic model with the balanced softmax")
 
     def check(self, setting: Setting) -> None:
-        linear_head(setting.spec, self.name)
+        linear_head(setting.model, self.name)
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         return LocalWork(f"{__name__}:fedrod", shared={"balanced": self.balanced})

@@ -120,7 +120,7 @@ class FedSKA(FedAvg):
             raise FedkinError(
                 f"fedska: k = {self.k} is not allowed: a client has at most {clients - 1} neighbours here"
             )
-        cut(setting.spec, setting.task, self.features)
+        cut(setting.model, setting.task, self.features)
         grain = self.grain(setting)
         if grain == "class" and not setting.task.one_label:
             raise FedkinError("fedska: granularity = 'class' needs a classification task; use 'client' or 'aligned'")
@@ -137,7 +137,7 @@ class FedSKA(FedAvg):
 
     def start(self, setting: Setting) -> State:
         clients = len(setting)
-        learner = self.learner(cut(setting.spec, setting.task, self.features).size, setting)
+        learner = self.learner(cut(setting.model, setting.task, self.features).size, setting)
         several = {"client": 1, "class": setting.task.outputs, "aligned": int(setting.sizes[0])}
         parts = torch.zeros((clients, several[self.grain(setting)], learner.size), dtype=torch.float64)
         return (

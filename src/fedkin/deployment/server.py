@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedkin import algorithms
@@ -34,13 +33,16 @@ from fedkin.engines.flower.setup import SITES, models_of, resolve
 from fedkin.errors import FedkinError, first_fault, unknown
 from fedkin.files import read_text
 from fedkin.graphs import ClientGraph
+from fedkin.models.frozen import frozen_hash
 from fedkin.reports.wording import duration
 from fedkin.result import Result
 from fedkin.result.export import card
 from fedkin.result.history import Record
+from fedkin.result.stored import read_config
 from fedkin.run import Run, checkpoint
 from fedkin.run.callbacks import Callback, round_mean
 from fedkin.run.earlier import Earlier
+from fedkin.run.model import model_of_run
 from fedkin.run.options import Options, make_options
 
 FILE_SECTIONS = ("federation", "model", "algorithm", "graph", "run")
@@ -123,7 +125,11 @@ def train_sites(
     called = roll.call(plan.options.dtype, plan.options.seed, resumed=checkpoint.latest(out) is not None)
     model: Any = models_of(called.own) if plan.model == SITES else resolve(plan.model)
     roster = called.roster
-    spec = plan.algorithm.model_spec(model, roster.names, roster.task, getattr(torch, plan.options.dtype))
+    began = (out, read_config(out)) if checkpoint.latest(out) is not None else None
+    spec = model_of_run(plan.algorithm, model, roster.names, roster.task, plan.options, began)
+    told = frozen_hash(spec.frozen)
+    setup = replace(called.setup, frozen=plan.options.frozen, frozen_sha256=told, caches=spec.caches)
+    called = replace(called, setup=setup)
     clients = FlowerClients(line, called, spec, register, plan.federation)
     earlier = None if start is None else Earlier.read(start)
     if earlier is not None:

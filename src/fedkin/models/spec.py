@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,8 @@ from fedkin.models.layout import Layout
 from fedkin.models.networks import build_network
 from fedkin.streams import Streams
 from fedkin.task import Task
+
+NOTHING_TRAINED = "every parameter of the model is frozen, so that nothing is left to train; leave some trainable"
 
 ModelLike = str | nn.Module | Callable[[], Any] | Mapping[str, Any]
 
@@ -32,6 +34,10 @@ class ModelSpec:
     name: str | None = None
     copied: bool = False
     """Whether the user gave a module, whose weights are the initial ones."""
+    frozen: Mapping[str, Tensor] = field(default_factory=dict, compare=False, repr=False)
+    """The values of the layout's frozen tensors, which all modules share; none before `settled`."""
+    caches: bool = False
+    """Whether clients may keep what frozen first layers make of their samples (`fedkin.models.front`)."""
 
     @classmethod
     def of(cls, model: ModelLike, task: Task, dtype: torch.dtype = torch.float32) -> ModelSpec:
@@ -57,21 +63,47 @@ class ModelSpec:
             wrapped = hasattr(output, "logits") or (isinstance(output, Mapping) and "logits" in output)
             module = factory()
         _check_output(module, task, dtype)
-        return cls(factory, Layout.of(module), dtype, name, isinstance(model, nn.Module))
+        layout = Layout.of(module)
+        if layout.frozen and not layout.parameters:
+            raise FedkinError(NOTHING_TRAINED)
+        return cls(factory, layout, dtype, name, isinstance(model, nn.Module))
 
     def template(self) -> nn.Module:
-        """A new module whose values do not matter; the global random state is left alone."""
+        """A new module whose values do not matter, but for the frozen ones, which it shares with all others.
+
+        The global random state is left alone.
+        """
         with torch.random.fork_rng(devices=[]):
-            return self.factory()
+            module = self.factory()
+        tensors: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        for name, value in self.frozen.items():
+            tensors[name].data = value
+        return module
+
+    def settled(self, streams: Streams) -> ModelSpec:
+        """The spec with values of its frozen tensors: those of the run's initial weights, unless it has them already."""
+        if not self.layout.frozen or self.frozen:
+            return self
+        module = self._initial(streams)
+        tensors: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return replace(self, frozen={name: tensors[name].detach() for name in self.layout.frozen})
 
     def initial_row(self, streams: Streams, index: int = 0) -> Tensor:
         """The common initial weights w₀ (or the `index`-th set of them), shape (B,)."""
+        return self.layout.pack(self._initial(streams, index), self.dtype)
+
+    def _initial(self, streams: Streams, index: int = 0) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(streams.integer("init", index))
             module = self.factory()
             if index and self.copied:  # a second set of weights must differ from the module's own
                 module.apply(_draw_again)
-            return self.layout.pack(module, self.dtype)
+            return module
+
+    def seen_as(self, wrap: Callable[[nn.Module], nn.Module], name: Callable[[str], str]) -> ModelSpec:
+        """The same rows for another module around (or inside) this one, whose tensors have other names."""
+        factory, frozen = self.factory, {name(key): value for key, value in self.frozen.items()}
+        return ModelSpec(lambda: wrap(factory()), self.layout.renamed(name), self.dtype, self.name, frozen=frozen)
 
     def initial_counters(self) -> Tensor:
         """The integer buffers at the start, shape (number of counters,)."""

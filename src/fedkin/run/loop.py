@@ -77,9 +77,8 @@ class Run:
         if used is not None:
             clients.link(used)
             warn_of_lone_clients(used, algorithm)
-        self.setting = Setting(
-            roster.names, clients.sizes, roster.task, spec, streams, used, roster.truth, options.rounds
-        )
+        known = roster.names, clients.sizes, roster.task, spec, streams, used, roster.truth, options.rounds
+        self.setting = Setting(*known).keeping(options.private)
         algorithm.check(self.setting)
         self.history = History(roster.names)
         self.memory = self._row_memory()
@@ -150,7 +149,7 @@ class Run:
         try:
             if self.directory is not None:
                 self.directory.own()
-                self.directory.write_config(self.config(), self.setting.graph)
+                self.directory.write_config(self.config(), self.setting.graph, self.setting.model)
             with Interrupt() as interrupt:
                 for callback in self.callbacks:
                     callback.on_start(self)
@@ -254,7 +253,7 @@ class Run:
     def _ask_everyone(self, post: bool, disclose: bool) -> Replies:
         """Evaluate all clients, where their rows take much memory some at a time."""
         question = self.state, self.clients, self.setting, post, self._parts(), disclose
-        if self.memory is None or self.memory.size <= ASK_LIMIT:
+        if self.memory is None or self.memory.size <= ASK_LIMIT or self.setting.home:
             return self.algorithm.evaluate(*question)
         models = self.memory.models() if post and disclose else self.state.rows
         parts = []
@@ -275,7 +274,7 @@ class Run:
         """Gather what clients would deploy, and everything else worth keeping."""
         if "post" not in self.final:
             self._evaluate(last=True)
-        parts, clients, spec = self._parts(), len(self.setting), self.setting.spec
+        parts, clients, spec = self._parts(), len(self.setting), self.setting.model
         found = {when: whole_models(replies, self.state, self.setting) for when, replies in self.final.items()}
         metrics = {w: per_client_metrics(r.ids, r.arrays, clients, parts) for w, r in self.final.items()}
         trained = choose_trained(self.algorithm.deploys, metrics, self.roster.validation)
@@ -338,7 +337,7 @@ class Run:
 
     def config(self) -> dict[str, Any]:
         """Everything needed to repeat the run, as written to config.toml."""
-        return config_of(self.roster, self.setting.spec, self.algorithm, self.options, self.setting.graph, self.out)
+        return config_of(self.roster, self.setting.model, self.algorithm, self.options, self.setting.graph, self.out)
 
     def save_checkpoint(self) -> None:
         """Save all state of server and clients, atomically; the two newest checkpoints are kept."""
@@ -369,7 +368,7 @@ class Run:
         refuse_other_settings(self.out, self.config(), self.setting.graph)
         if self.out is None or not (self.out / "result.safetensors").exists():
             return None
-        result = load(self.out, self.setting.spec.name or self.setting.spec.factory)
+        result = load(self.out, self.setting.model.name or self.setting.model.factory)
         return result if result.facts["finished"] else None
 
     def take_up(self, accept_changes: bool = False) -> None:

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedkin import algorithms, data
 from fedkin.algorithm import Algorithm
 from fedkin.engines import connect
@@ -24,6 +22,7 @@ from fedkin.run.callbacks import Callback, Progress, as_callbacks, shows_progres
 from fedkin.run.directory import RunDirectory, trusted_options
 from fedkin.run.earlier import Earlier
 from fedkin.run.loop import Run
+from fedkin.run.model import model_of_run
 from fedkin.run.options import Options, make_options
 from fedkin.run.trackers import find_trackers
 from fedkin.streams import Streams
@@ -39,10 +38,11 @@ def make_run(
     out: Path | None = None,
     callbacks: Sequence[Callback] = (),
     start: str | Path | None = None,
+    began: tuple[Path, Mapping[str, Any]] | None = None,
 ) -> Run:
-    """A run on clients whose data are in this process, or shared from it by the engine."""
+    """A run on clients whose data are in this process, or shared from it by the engine; `began`: see `model_of_run`."""
     federation = with_learning(federation, options)
-    spec = algorithm.model_spec(model, federation.names, federation.task, getattr(torch, options.dtype))
+    spec = model_of_run(algorithm, model, federation.names, federation.task, options, began)
     engine = options.engine, federation, spec, Streams(options.seed), options.workers, options.engine_options
     earlier = None if start is None else Earlier.read(start, None if isinstance(model, str) else model)
     return Run(federation.roster(), connect(*engine), spec, algorithm, options, graph, out, callbacks, earlier)
@@ -164,7 +164,7 @@ def resume(
     settings |= {} if loss is None else {"loss": loss}
     if str(settings.get("loss")).startswith(OWN_FUNCTION):
         raise FedkinError(f"{out} was trained with a loss of your own; pass it: resume(dir, loss=…)")
-    run = make_run(federation, model, algorithm, make_options(**settings), graph, out, callbacks)
+    run = make_run(federation, model, algorithm, make_options(**settings), graph, out, callbacks, began=(out, config))
     run.take_up(accept_changes)
     return run.run()
 

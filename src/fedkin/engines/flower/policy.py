@@ -115,7 +115,7 @@ class Policy(BaseModel):
 
     def _check_columns(self, name: str, value: Tensor, head: Mapping[str, Any], layout: Layout) -> None:
         """Rows have the columns that the question leaves shared, and none of a tensor that this site keeps private."""
-        kept = set(head.get("shared", {}).get("private", ()))
+        kept = {*head.get("shared", {}).get("private", ()), *head.get("shared", {}).get("home", ())}
         if name == "rows" and value.shape[1:] != (layout.width - int(layout.mask(tuple(kept)).sum()),):
             raise FedkinError(
                 f"the task gives rows of shape {tuple(value.shape[1:])}, which are not the shared tensors"

@@ -8,7 +8,7 @@ asks, an array leaves only if the site's policy lets it, and it is written down.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from fedkin.engines.flower.condition import Condition, condition_at
 from fedkin.engines.flower.policy import write_down
 from fedkin.engines.flower.setup import SITES, Setup, is_built_in
 from fedkin.engines.flower.site_file import SiteFile, load_arrays, told_of
-from fedkin.engines.flower.site_state import SiteState
+from fedkin.engines.flower.site_state import FrozenParts, SiteState
 from fedkin.engines.flower.wire import Message, under
 from fedkin.engines.host import Host
 from fedkin.errors import FedkinError
@@ -31,6 +31,8 @@ from fedkin.federation import Federation
 from fedkin.files import owner_only, write_atomic, write_json
 from fedkin.local.mail import Mail
 from fedkin.local.tasks import Request
+from fedkin.models import ModelSpec
+from fedkin.models.frozen import with_frozen
 from fedkin.result.export import file_stems
 from fedkin.streams import Streams
 from fedkin.task.losses import names_an_import
@@ -64,7 +66,7 @@ class Site:
         """Answer one message of the server; what cannot be done is refused in one line."""
         kinds = {
             "hello": self._hello, "join": self._join, "answer": self._answer, "post": self._post,
-            "deploy": self._deploy,
+            "deploy": self._deploy, "frozen": self._frozen,
         }  # fmt: skip
         kind = message.head.get("kind")
         try:
@@ -127,8 +129,23 @@ class Site:
             if names_an_import(name):
                 self._check_trust(name, self.settings.trust)
         federation = self._federation(setup)
+        return Host(federation, self._spec(setup, federation.names), Streams(setup.seed))
+
+    def _spec(self, setup: Setup, names: Sequence[str]) -> ModelSpec:
+        """The model, with the frozen part that the server sent before."""
         own = {client.name: client.model for client in self.settings.clients}
-        return Host(federation, setup.spec(federation.names, own), Streams(setup.seed))
+        spec = setup.spec(names, own)
+        if not setup.frozen_sha256:
+            return spec
+        tensors = FrozenParts(self.folder / self.settings.state).read(setup.frozen_sha256)
+        return with_frozen(spec, tensors, "what the server sent as frozen")
+
+    def _frozen(self, message: Message) -> Message:
+        """Keep the frozen part of the model, if it came along; say whether it is here."""
+        told, parts = Setup.read(message.head["setup"]).frozen_sha256, FrozenParts(self.folder / self.settings.state)
+        if message.tensors:
+            parts.keep(told, message.part("frozen"))
+        return Message({"kept": told if parts.has(told) else ""})
 
     def _answer(self, message: Message) -> Message:
         """Do a task, from the private state on disk and back to it."""
@@ -224,8 +241,8 @@ class Site:
         state.keep_models(when, kept, [host.names[k] for k in ids])
         if self.settings.policy.disclose:
             return models
-        layout, private = host.shard.spec.layout, tuple(head.get("shared", {}).get("private", ()))
-        shared = ~layout.mask(private)
+        layout, told = host.shard.spec.layout, head.get("shared", {})
+        shared = ~layout.mask((*told.get("private", ()), *told.get("home", ())))
         shown = host.shard.spec.initial_row(host.shard.streams).expand_as(models).clone()
         if head["task"] == "evaluate":
             shown[:, shared] = models[:, shared]  # as they were received
@@ -236,7 +253,7 @@ class Site:
     def _deploy(self, message: Message) -> Message:
         """Write each client's own model and its card to models/."""
         setup, state, out = Setup.read(message.head["setup"]), self._state(message), self.folder / "models"
-        spec, written = self._host(setup).shard.spec, []
+        spec, written = self._spec(setup, [client.name for client in self.settings.clients]), []
         if not spec.layout.width:
             return Message({"deployed": []})
         for client, stem in zip(self.settings.clients, file_stems([c.name for c in self.settings.clients])):
