@@ -39,9 +39,10 @@ def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
         found_outputs = together.clamp(min=1e-300).log() if classes else together
         told = {"loss": float(loss_of(shard.task)(found_outputs, y).double().mean())}
         told |= valued(shard.task, shard.task.judge(found_outputs, y), len(y))
+        if classes:
+            told["distinct_count"] = len(torch.unique(found_outputs.argmax(dim=1)))
         for name, value in told.items():
             found.setdefault(name, torch.zeros(len(sizes), dtype=torch.float64))[place] = value
 
-    for place in range(len(sizes)):
-        work(place)
+    shard.each(work, list(range(len(sizes))))
     return {**{f"test_{name}": value for name, value in found.items()}, "test_count": torch.from_numpy(sizes.copy())}
