@@ -36,6 +36,7 @@ TRAINING: dict[str, Any] = {"steps": 10, "batch_size": 32}
 FIXED: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("fedavg", "fedavgft", "ditto", "fedamp", "ifca", "kin", "fedu", "fedpnp")},
     "pfedbayes": {"lr": 0.01, "zeta": 0.1, "steps": 5, "inner_steps": 2},
+    **{name: {} for name in ("fedfomo", "knnper", "pfedgraph")},
 }
 SIGNIFICANT = 0.025
 NEWCOMERS = 3

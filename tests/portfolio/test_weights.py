@@ -11,8 +11,8 @@ from fedkin.engines.in_process import InProcess
 from fedkin.models import ModelSpec
 from fedkin.portfolio.evidence import SLOPES
 from fedkin.portfolio.folds import folded
-from fedkin.portfolio.kept import Kept
-from fedkin.portfolio.search import EFFORTS, Search
+from fedkin.portfolio.kept import KeptMembers
+from fedkin.portfolio.search import EFFORTS, MemberSearch
 from fedkin.portfolio.simplex import minimised, on_simplex
 from fedkin.portfolio.weights import KAPPA, TEMPERATURES, Told, Weighed, shrunken, weigh, without_small
 from fedkin.streams import Streams
@@ -30,10 +30,10 @@ def gathered(
     return InProcess(cut, spec, Streams(0)), 0.5 * models, spec, cut
 
 
-def said(clients: InProcess, models: torch.Tensor, spec: ModelSpec, federation: Federation) -> Search:
+def said(clients: InProcess, models: torch.Tensor, spec: ModelSpec, federation: Federation) -> MemberSearch:
     """The members of models (F, K, M, B), who have said what they think of held-out samples."""
-    how = federation.names, federation.task, spec, Streams(0), EFFORTS["standard"], 3, {}, 1, Kept(None, {})
-    search = Search(clients, *how, lambda *_: None)
+    how = federation.names, federation.task, spec, Streams(0), EFFORTS["standard"], 3, {}, 1, KeptMembers(None, {})
+    search = MemberSearch(clients, *how, lambda *_: None)
     for m in range(models.shape[2]):
         search.say(f"member {m}", models[:, :, m], range(3))
     return search

@@ -18,13 +18,13 @@ from fedkin.federation import Federation, Split
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.portfolio.folds import folded
-from fedkin.portfolio.kept import Kept
-from fedkin.portfolio.members import Watch
+from fedkin.portfolio.kept import KeptMembers
+from fedkin.portfolio.members import WatchMembers
 from fedkin.portfolio.outcome import outcome
-from fedkin.portfolio.search import EFFORTS, Search
+from fedkin.portfolio.search import EFFORTS, MemberSearch
 from fedkin.result import Result
 from fedkin.roster import Roster
-from fedkin.run import Options, asked, make_options
+from fedkin.run import Options, make_options, with_learning
 from fedkin.run.directory import RunDirectory
 from fedkin.streams import Streams
 
@@ -39,7 +39,7 @@ def auto(
     seed: int = 0,
     rounds: int = 30,
     out: str | Path | None = None,
-    watch: Watch = lambda member, round, rounds: None,
+    watch: WatchMembers = lambda member, round, rounds: None,
     **options: Any,
 ) -> Result:
     """Give every client the best model that collaboration can give, without a choice of method, graph or strength.
@@ -66,9 +66,9 @@ def auto(
     chosen = make_options(
         rounds=rounds, seed=seed, **{key: value for key, value in options.items() if key not in Sgd.model_fields}
     )
-    federation = asked(federation, chosen)
-    check(federation.roster())
-    clients = whole(federation)
+    federation = with_learning(federation, chosen)
+    refuse_unfit(federation.roster())
+    clients = whole_training(federation)
     spec = ModelSpec.of(model, federation.task, getattr(torch, chosen.dtype))
     count, used = EFFORTS[effort].cut(clients.train.sizes)
     streams = Streams(chosen.seed)
@@ -88,7 +88,7 @@ def auto(
         cut.close()
 
 
-def check(roster: Roster) -> None:
+def refuse_unfit(roster: Roster) -> None:
     """Refuse what auto cannot work with, before any training."""
     if len(roster) < 2:
         raise FedkinError("auto needs at least two clients; with one there is nobody to learn from")
@@ -109,7 +109,7 @@ def combined(
     used: int,
     training: Mapping[str, Any],
     out: Path | None,
-    watch: Watch,
+    watch: WatchMembers,
 ) -> Result:
     """auto over clients of any engine: `cut` are the K·(F + 1) further clients, `tested` the K clients themselves."""
     started = time.perf_counter()
@@ -121,9 +121,9 @@ def combined(
     try:
         run = options.model_dump(include={"rounds", "seed", "dtype", "metrics", "headline"})
         named = {"effort": effort, "model": spec.name or "custom", "data": roster.fingerprint, **training, **run}
-        kept = Kept(out, named)
+        kept = KeptMembers(out, named)
         how = roster.names, roster.task, spec, Streams(options.seed), EFFORTS[effort], used, training
-        found = Search(cut, *how, options.rounds, kept, watch).run()
+        found = MemberSearch(cut, *how, options.rounds, kept, watch).run()
         prior = found.weighed.prior
         members = list(found.members)
         algorithm = {"name": "auto", "effort": effort, **Sgd(**{**training, "lr": found.rate}).model_dump()}
@@ -154,14 +154,14 @@ def combined(
             directory.release()
 
 
-def joined(one: Split, other: Split) -> Split:
+def joined_splits(one: Split, other: Split) -> Split:
     """The samples of two splits of the same clients as one."""
     if not other.sizes.any():
         return one
     return Split.join([(np.concatenate([a, c]), np.concatenate([b, d])) for (a, b), (c, d) in zip(one, other)])
 
 
-def whole(federation: Federation) -> Federation:
+def whole_training(federation: Federation) -> Federation:
     """The federation with its validation samples among those for training: folds take their place."""
     nothing = Split.join([(federation.train.x[:0], federation.train.y[:0])] * len(federation))
-    return replace(federation, train=joined(federation.train, federation.validation), validation=nothing)
+    return replace(federation, train=joined_splits(federation.train, federation.validation), validation=nothing)

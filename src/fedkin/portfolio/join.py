@@ -17,16 +17,16 @@ from fedkin.federation import Federation
 from fedkin.local.sgd import Sgd
 from fedkin.local.transfer import TRANSFER, in_pieces
 from fedkin.models import ModelLike, ModelSpec
-from fedkin.portfolio.auto import whole
+from fedkin.portfolio.auto import whole_training
 from fedkin.portfolio.folds import folded
-from fedkin.portfolio.kept import Kept
-from fedkin.portfolio.members import fine_tuned, trained_alone
+from fedkin.portfolio.kept import KeptMembers
+from fedkin.portfolio.members import fine_tuned, steps_alone
 from fedkin.portfolio.outcome import outcome
-from fedkin.portfolio.search import EFFORTS, Search
+from fedkin.portfolio.search import EFFORTS, MemberSearch
 from fedkin.portfolio.together import Folds
 from fedkin.portfolio.weights import Prior, Told, weigh
 from fedkin.result import Result
-from fedkin.run import asked, make_options
+from fedkin.run import make_options, with_learning
 from fedkin.streams import Streams
 
 PEERS = 200
@@ -51,8 +51,8 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
     sgd = Sgd(**{key: value for key, value in config["algorithm"].items() if key in Sgd.model_fields})
     judged_as = {"metrics": result.task.metrics, "headline": result.task.headline}
     chosen = make_options(**{**config["run"], **judged_as, **({} if seed is None else {"seed": seed})})
-    federation = asked(federation, chosen)
-    newcomers = whole(federation)
+    federation = with_learning(federation, chosen)
+    newcomers = whole_training(federation)
     spec = ModelSpec.of(named, federation.task, result.extras["start_kin"].dtype)
     effort, streams = EFFORTS[str(config["algorithm"]["effort"])], Streams(chosen.seed)
     count, used = effort.cut(newcomers.train.sizes)
@@ -63,10 +63,10 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
         closing(connect(engine[0], newcomers, *engine[1:])) as tested,
     ):
         how = newcomers.names, federation.task, spec, streams, effort, used, sgd.model_dump()
-        search = Search(clients, *how, chosen.rounds, Kept(None, {}), lambda *_: None)
+        search = MemberSearch(clients, *how, chosen.rounds, KeptMembers(None, {}), lambda *_: None)
         everything, held = search.folds(range(used + 1)), search.folds(range(used))
         kin, starts = _starts(result, held, newcomers)
-        alone = trained_alone(everything, spec, streams, sgd, chosen.rounds)
+        alone = steps_alone(everything, spec, streams, sgd, chosen.rounds)
         members = {"local": alone[:used]}
         for name, start in starts.items():
             members[name], done, now = start, 0, start

@@ -17,7 +17,7 @@ from fedkin.files import plain, read_json, read_tensors, write_json, write_tenso
 FOLDER = "members"
 
 
-class Kept:
+class KeptMembers:
     """The folder of members in a run's directory; without a directory nothing is kept.
 
     What is trained depends on its inputs alone, so a run that goes on has bitwise the numbers of one that was not killed.

@@ -21,12 +21,12 @@ from fedkin.streams import Streams
 FINE_TUNING = 1_000_000
 """Fine-tuning draws its batches as rounds from this number on: never those of training."""
 
-Watch = Callable[[str, int, int], None]
+WatchMembers = Callable[[str, int, int], None]
 """Told after every round of a member: its name, the round, and how many there are."""
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedMember:
     """A member's models in every fold, (F, K, B); a client's row is NaN where its training broke off."""
 
     rows: Tensor
@@ -43,9 +43,9 @@ def train_member(
     settings: tuple[Setting, ...],
     method: Algorithm,
     rounds: int,
-    watch: Watch,
+    watch: WatchMembers,
     start: Tensor | None = None,
-) -> Trained:
+) -> TrainedMember:
     """Train a method in all folds, round by round; what its clients would deploy. Private state begins anew.
 
     For Kin, `start` (F, K, B) are models trained alone, from which it estimates its first weights.
@@ -76,10 +76,10 @@ def train_member(
         replies = method.evaluate(states[fold.place], fold, setting, post, [], disclose=True)
         return placed(replies.ids, replies["model"], len(setting))
 
-    return Trained(torch.stack(folds.each(models)), tuple(states))
+    return TrainedMember(torch.stack(folds.each(models)), tuple(states))
 
 
-def trained_alone(
+def steps_alone(
     folds: Folds, spec: ModelSpec, streams: Streams, sgd: Sgd, rounds: int, ids: np.ndarray | None = None
 ) -> Tensor:
     """Models (F, K, B) of clients that train alone: all steps in one question, unless the rate changes with the round.

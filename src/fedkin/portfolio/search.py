@@ -19,8 +19,8 @@ from fedkin.graphs.directed import directed
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelSpec
 from fedkin.portfolio.evidence import ERRORS, SAY
-from fedkin.portfolio.kept import Kept
-from fedkin.portfolio.members import Trained, Watch, fine_tuned, train_member, trained_alone
+from fedkin.portfolio.kept import KeptMembers
+from fedkin.portfolio.members import TrainedMember, WatchMembers, fine_tuned, steps_alone, train_member
 from fedkin.portfolio.together import Folds
 from fedkin.portfolio.weights import (
     TEMPERATURES,
@@ -84,7 +84,7 @@ class Found:
 
 
 @dataclass
-class Search:
+class MemberSearch:
     """Members and their weights, from K·(F + 1) further clients: F folds, and one in which nothing is held out."""
 
     clients: Clients
@@ -96,8 +96,8 @@ class Search:
     used: int
     training: Mapping[str, Any]
     rounds: int
-    kept: Kept
-    watch: Watch
+    kept: KeptMembers
+    watch: WatchMembers
     said: dict[str, tuple[Tensor, range]] = field(default_factory=dict)
     """What was asked for: a member's models and the folds they are of."""
     losses: dict[str, tuple[int, float]] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class Search:
         self.sgd = Sgd(**{**self.training, "lr": rate})
         everything, held = self.folds(range(self.used + 1)), self.folds(range(self.used))
         how = self.spec, self.streams, self.sgd, self.rounds
-        local = self.once("local", lambda: {"rows": trained_alone(everything, *how)})["rows"]
+        local = self.once("local", lambda: {"rows": steps_alone(everything, *how)})["rows"]
         self.watch("local", self.rounds, self.rounds)
         members = {"local": local[: self.used]}
         common = self.once("fedavg", lambda: {"rows": self._trained("fedavg", held).rows})
@@ -179,8 +179,7 @@ class Search:
         warmth = self.warmth(list(members))
         temperatures = np.ones(len(members)) if warmth is None else warmth
         weighed = weigh(told, temperatures, self.task.one_label)
-        weights = [directed(p.numpy(), w.numpy()) for p, w in zip(kin["peers"], kin["weights"])]
-        return Found(members, local[self.used], weighed, sum(weights) / len(weights), rate, tuple(left_out))
+        return Found(members, local[self.used], weighed, mean_kin(kin), rate, tuple(left_out))
 
     def _rate(self) -> dict[str, Tensor]:
         """The learning rate with the smallest held-out loss after a third of the rounds alone, on the first fold.
@@ -194,7 +193,7 @@ class Search:
 
         def loss(rate: float) -> float:
             sgd = Sgd(**{**self.training, "lr": rate})
-            rows = trained_alone(first, self.spec, self.streams, sgd, rounds, ids)[0]
+            rows = steps_alone(first, self.spec, self.streams, sgd, rounds, ids)[0]
             sound = ids[torch.isfinite(rows[torch.from_numpy(ids)]).all(dim=1).numpy()]
             if len(sound) < len(ids):
                 return float("inf")
@@ -217,7 +216,7 @@ class Search:
         best = min(losses, key=lambda one: (losses[one], one))
         return {"rate": torch.tensor(rates[best], dtype=torch.float64)}
 
-    def _trained(self, name: str, folds: Folds, start: Tensor | None = None, **own: Any) -> Trained:
+    def _trained(self, name: str, folds: Folds, start: Tensor | None = None, **own: Any) -> TrainedMember:
         method = algorithms.make(name, {**self.sgd.model_dump(), **own})
         return train_member(folds, self.settings(folds), method, self.rounds, self.watch, start)
 
@@ -272,3 +271,12 @@ class Search:
             rows = torch.cat([rows, more])
         self.say(name, rows, range(self.used))
         return {name: rows}
+
+
+def mean_kin(kin: Mapping[str, Tensor]) -> sp.csr_array:
+    """The mean over folds of the directed weights with "peers" (F, K, p) and "weights" (F, K, 1 + p)."""
+    found = [directed(peers.numpy(), weights.numpy()) for peers, weights in zip(kin["peers"], kin["weights"])]
+    total = found[0]
+    for more in found[1:]:
+        total = sp.csr_array(total + more)
+    return sp.csr_array(total / len(found))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-Model = tuple[np.ndarray, np.ndarray, np.ndarray]
+Expansion = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Value (N,), slopes (N, M) and curvatures (N, M, M) of N smooth convex functions."""
 
 EXCHANGES = 20
@@ -43,7 +43,7 @@ def on_simplex(gram: np.ndarray, linear: np.ndarray, prior: np.ndarray) -> np.nd
 
 
 def minimised(
-    ask: Callable[[np.ndarray], Model], start: np.ndarray, prior: np.ndarray
+    ask: Callable[[np.ndarray], Expansion], start: np.ndarray, prior: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """argmin over the simplex of f_n(w) − Σ prior_n log w for N functions, and the values f_n there, (N, M) and (N,).
 

@@ -14,7 +14,7 @@ import torch
 
 from fedkin.clients import Clients
 from fedkin.portfolio.evidence import COUNT, ERRORS, GAINS, SLOPES
-from fedkin.portfolio.simplex import Model, minimised, on_simplex
+from fedkin.portfolio.simplex import Expansion, minimised, on_simplex
 from fedkin.run.deployed import PSEUDO_SAMPLES
 
 KAPPA = 10.0
@@ -98,7 +98,7 @@ class Told:
         given = {} if weights is None else {"weights": torch.from_numpy(np.tile(weights, (len(self.folds), 1, 1)))}
         return {name: self._sum(value) for name, value in self._told(task, **given).items()}
 
-    def slopes(self, weights: np.ndarray) -> Model:
+    def slopes(self, weights: np.ndarray) -> Expansion:
         """Value (K, V), slopes (K, V, M) and curvatures of the clients' losses at weights (K, V, M)."""
         told = self.ask(SLOPES, weights)
         return told["value"], told["slopes"], told["curvature"]
@@ -146,7 +146,7 @@ def mixed_pool(told: Told) -> tuple[np.ndarray, np.ndarray]:
     """w0 (V, M) that minimise the mean of the clients' losses −log Σ_m w_m p_m, and these losses (V,)."""
     alike = _alike(told.count)
 
-    def ask(weights: np.ndarray) -> Model:
+    def ask(weights: np.ndarray) -> Expansion:
         value, slopes, curvature = told.slopes(np.tile(weights, (told.size, 1, 1)))
         summed = np.einsum("kv,kvm->vm", alike, slopes), np.einsum("kv,kvml->vml", alike, curvature)
         return (alike * value).sum(axis=0), *summed
@@ -161,7 +161,7 @@ def _mixed_personal(told: Told, pooled: np.ndarray) -> np.ndarray:
     flat = told.size * len(pooled), pooled.shape[1]
     prior = np.tile(KAPPA * np.maximum(pooled, FLAT), (told.size, 1, 1)).reshape(flat)
 
-    def ask(weights: np.ndarray) -> Model:
+    def ask(weights: np.ndarray) -> Expansion:
         value, slopes, curvature = told.slopes(weights.reshape(shape))
         return value.reshape(-1), slopes.reshape(flat), curvature.reshape(*flat, flat[1])
 

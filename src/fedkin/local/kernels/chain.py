@@ -86,7 +86,7 @@ def below(weight: Tensor, delta: Tensor, a: Tensor, activation: str) -> Tensor:
     return delta
 
 
-def descend(
+def descend_chain(
     weights: list[Tensor],
     biases: list[Tensor],
     push: list[Tensor],
@@ -136,4 +136,4 @@ def descend(
 
 
 forward, output_gradient, below = _script(forward), _script(output_gradient), _script(below)
-descend = _script(descend)
+descend_chain = _script(descend_chain)
