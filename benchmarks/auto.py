@@ -26,8 +26,8 @@ from scipy.stats import binom, ttest_rel
 
 from fedkin import Federation, FedkinError, Result, algorithms, join, train
 from fedkin import auto as find
+from fedkin.federation.folds import folded
 from fedkin.files import write_json
-from fedkin.portfolio.folds import folded
 from fedkin.result.summary import summarise
 
 HERE = Path(__file__).resolve().parent

@@ -10,9 +10,9 @@ from fedkin import Federation, FedkinError, algorithms
 from fedkin.algorithm import Setting
 from fedkin.engines.host import Answer
 from fedkin.engines.in_process import InProcess
+from fedkin.federation.folds import folded
 from fedkin.local.tasks import Request
 from fedkin.models import ModelSpec
-from fedkin.portfolio.folds import folded
 from fedkin.portfolio.members import train_member
 from fedkin.portfolio.together import Fold, Folds
 from fedkin.streams import Streams

@@ -8,9 +8,9 @@ from scipy.optimize import minimize
 
 from fedkin import Federation
 from fedkin.engines.in_process import InProcess
+from fedkin.federation.folds import folded
 from fedkin.models import ModelSpec
 from fedkin.portfolio.evidence import SLOPES
-from fedkin.portfolio.folds import folded
 from fedkin.portfolio.kept import KeptMembers
 from fedkin.portfolio.search import EFFORTS, MemberSearch
 from fedkin.portfolio.simplex import minimised, on_simplex

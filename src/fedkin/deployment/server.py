@@ -27,10 +27,14 @@ from fedkin.algorithm import Algorithm
 from fedkin.engines.flower.clients import FlowerClients
 from fedkin.engines.flower.line import Line
 from fedkin.engines.flower.register import Register
-from fedkin.engines.flower.roll import FederationSettings, Roll
+from fedkin.engines.flower.roll import Called, FederationSettings, Roll, in_folds
 from fedkin.engines.flower.setup import SITES, models_of, resolve
 from fedkin.errors import FedkinError, first_fault, unknown
 from fedkin.graphs import ClientGraph
+from fedkin.models import ModelSpec
+from fedkin.portfolio.auto import combined, refuse_unfit
+from fedkin.portfolio.contender import Auto
+from fedkin.portfolio.search import EFFORTS
 from fedkin.result import Result
 from fedkin.result.export import card
 from fedkin.run import Run, checkpoint
@@ -48,7 +52,7 @@ class FederationFile:
     model: str
     allowed: list[str]
     """Models that clients may bring; empty: all of fedkin's own."""
-    algorithm: Algorithm
+    algorithm: Algorithm | Auto
     graph: str | None
     options: Options
 
@@ -74,7 +78,8 @@ class FederationFile:
         run = {**sections.get("run", {}), **({"rounds": changes["rounds"]} if changes.get("rounds") else {})}
         graph = sections.get("graph", {})
         given = graph.get("name") or (str(path.parent / graph["file"]) if "file" in graph else None)
-        algorithm = algorithms.make(str(method.pop("name", "fedavg")), method)
+        name = str(method.pop("name", "fedavg"))
+        algorithm = Auto(**method) if name == Auto.name else algorithms.make(name, method)
         options = make_options(**{**run, "engine": "flower"})
         model = _model(sections.get("model", {}))
         return cls(federation, model.name, model.allowed, algorithm, given, options)
@@ -97,12 +102,13 @@ def _model(section: Mapping[str, Any]) -> ModelSection:
 def train_sites(line: Line, plan: FederationFile, out: Path, callbacks: tuple[Callback, ...] = ()) -> Result:
     """Train over the sites on a line; the result is written to `out`, every site's models to its own disk."""
     register = Register.read(out, plan.federation.accept, plan.federation.owners)
-    roll = Roll(
-        line, plan.federation, register, plan.model, plan.allowed, plan.options.learning, plan.algorithm.remembers
-    )
+    memory = None if isinstance(plan.algorithm, Auto) else plan.algorithm.remembers
+    roll = Roll(line, plan.federation, register, plan.model, plan.allowed, plan.options.learning, memory)
     called = roll.call(plan.options.dtype, plan.options.seed, resumed=checkpoint.latest(out) is not None)
     model: Any = models_of(called.own) if plan.model == SITES else resolve(plan.model)
     roster = called.roster
+    if isinstance(plan.algorithm, Auto):
+        return _combined(line, plan, plan.algorithm, called, register, out)
     spec = plan.algorithm.model_spec(model, roster.names, roster.task, getattr(torch, plan.options.dtype))
     clients = FlowerClients(line, called, spec, register, plan.federation)
     run = Run(roster, clients, spec, plan.algorithm, plan.options, _graph_of_run(plan, out), out, callbacks)
@@ -112,6 +118,21 @@ def train_sites(line: Line, plan: FederationFile, out: Path, callbacks: tuple[Ca
     for name, reason in clients.deploy(cards).items():
         print(f"client {name!r} has not written its model: {reason}")
     return result
+
+
+def _combined(line: Line, plan: FederationFile, method: Auto, called: Called, register: Register, out: Path) -> Result:
+    """auto over the sites: members are trained in their clients' folds, then everybody's combination is tested once."""
+    roster, options = called.roster, plan.options
+    refuse_unfit(roster)
+    if plan.model == SITES:
+        raise FedkinError("auto over sites needs one model for all clients; name it in [model]")
+    spec = ModelSpec.of(resolve(plan.model), roster.task, getattr(torch, options.dtype))
+    count, used = EFFORTS[method.effort].cut(roster.train + roster.validation)
+    further = in_folds(called, count, used, options.seed)
+    cut = FlowerClients(line, further, spec, register, plan.federation, registered=called)
+    tested = FlowerClients(line, called, spec, register, plan.federation)
+    told = lambda member, round, rounds: print(f"{member}: round {round} of {rounds}")  # noqa: E731
+    return combined(cut, tested, roster, spec, options, method.effort, used, method.training(), out, told)
 
 
 def _graph_of_run(plan: FederationFile, out: Path) -> ClientGraph | str | None:

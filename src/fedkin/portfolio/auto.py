@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
+from fedkin import algorithms, data
 from fedkin.clients import Clients
 from fedkin.engines import connect
 from fedkin.errors import FedkinError, unknown
-from fedkin.federation import Federation, Split
+from fedkin.federation import Federation
+from fedkin.federation.folds import folded, whole_training
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike, ModelSpec
-from fedkin.portfolio.folds import folded
 from fedkin.portfolio.kept import KeptMembers
 from fedkin.portfolio.members import WatchMembers
 from fedkin.portfolio.outcome import outcome
 from fedkin.portfolio.search import EFFORTS, MemberSearch
 from fedkin.result import Result
+from fedkin.result.stored import read_config
 from fedkin.roster import Roster
 from fedkin.run import Options, make_options, with_learning
-from fedkin.run.directory import RunDirectory
+from fedkin.run.directory import RunDirectory, trusted_options
+from fedkin.run.recorded import config_of
 from fedkin.streams import Streams
 
 TRAINING = {"steps": 10, "batch_size": 32}
@@ -122,6 +123,9 @@ def combined(
         run = options.model_dump(include={"rounds", "seed", "dtype", "metrics", "headline"})
         named = {"effort": effort, "model": spec.name or "custom", "data": roster.fingerprint, **training, **run}
         kept = KeptMembers(out, named)
+        if directory is not None:
+            begun = config_of(roster, spec, algorithms.make("local"), options, None, out)
+            directory.write_config({**begun, "algorithm": {"name": "auto", "effort": effort, **training}}, None)
         how = roster.names, roster.task, spec, Streams(options.seed), EFFORTS[effort], used, training
         found = MemberSearch(cut, *how, options.rounds, kept, watch).run()
         prior = found.weighed.prior
@@ -154,14 +158,17 @@ def combined(
             directory.release()
 
 
-def joined_splits(one: Split, other: Split) -> Split:
-    """The samples of two splits of the same clients as one."""
-    if not other.sizes.any():
-        return one
-    return Split.join([(np.concatenate([a, c]), np.concatenate([b, d])) for (a, b), (c, d) in zip(one, other)])
-
-
-def whole_training(federation: Federation) -> Federation:
-    """The federation with its validation samples among those for training: folds take their place."""
-    nothing = Split.join([(federation.train.x[:0], federation.train.y[:0])] * len(federation))
-    return replace(federation, train=joined_splits(federation.train, federation.validation), validation=nothing)
+def go_on(out: str | Path, watch: WatchMembers = lambda member, round, rounds: None) -> Result:
+    """Go on with a run of auto that was killed, from its directory; bitwise the result of one that was not."""
+    out = Path(out)
+    config = read_config(out)
+    source = {key: value for key, value in config["data"].items() if key != "fingerprint"}
+    if not source:
+        raise FedkinError(
+            f"{out} was made of a federation of your own; call fedkin.auto(federation, …, out={out}) again"
+        )
+    if config["model"]["name"] == "custom":
+        raise FedkinError(f"{out} was made with a model of your own; call fedkin.auto(…, model, out={out}) again")
+    how = trusted_options(out, config["run"], None, None)
+    training = {key: value for key, value in config["algorithm"].items() if key != "name"}
+    return auto(data.load(**source), config["model"]["name"], out=out, watch=watch, **{**how, **training})

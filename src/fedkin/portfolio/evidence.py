@@ -148,12 +148,12 @@ def _gathered(shard: Shard, request: Request) -> tuple[Evidence, Tensor]:
 
 @client_task("count")
 def count_task(shard: Shard, request: Request) -> dict[str, Tensor]:
-    """How much there is to judge by: "held" (k, V) samples of every variant, "effective" (k,), "sound" (k, M)."""
+    """How much there is to judge by: "held_out" (k, V) samples of every variant, "effective" (k,), "sound" (k, M)."""
     evidence, _ = _gathered(shard, request)
     effective = [_effective(shard.validation.of(int(k))[1], shard.task.one_label) for k in request.ids]
     members = request.shared["members"]
     return {
-        "held": evidence.counted(request.shared["variants"]).sum(dim=1),
+        "held_out": evidence.counted(request.shared["variants"]).sum(dim=1),
         "effective": torch.tensor(effective, dtype=torch.float64),
         "sound": torch.stack([shard.store[f"sound {m}"][request.ids, 0] > 0 for m in members], dim=1),
     }

@@ -14,11 +14,10 @@ from fedkin.algorithms.kin import kin_weights
 from fedkin.engines import connect
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
+from fedkin.federation.folds import folded, whole_training
 from fedkin.local.sgd import Sgd
 from fedkin.local.transfer import TRANSFER, in_pieces
 from fedkin.models import ModelLike, ModelSpec
-from fedkin.portfolio.auto import whole_training
-from fedkin.portfolio.folds import folded
 from fedkin.portfolio.kept import KeptMembers
 from fedkin.portfolio.members import fine_tuned, steps_alone
 from fedkin.portfolio.outcome import outcome

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fedkin import algorithms
-from fedkin.clients import Clients, Replies, Traffic
+from fedkin.clients import Clients, Replies, Traffic, joined
 from fedkin.errors import FedkinError
+from fedkin.local.transfer import in_pieces
 from fedkin.models import ModelSpec
 from fedkin.portfolio.judged import JUDGE
 from fedkin.portfolio.weights import Weighed
@@ -119,19 +120,20 @@ def parts_of(
 
 
 def judge(clients: Clients, parts: Parts) -> Replies:
-    """Test metrics of the combined models."""
+    """Test metrics of the combined models: each client gets the networks of its own model alone, some clients at a time."""
     lengths = np.diff(parts.offsets.numpy())
-    size, width = len(lengths), int(lengths.max())
-    per_client = {
-        "index": torch.zeros((size, width), dtype=torch.int64),
-        "weights": torch.zeros((size, width), dtype=torch.float64),
-        "temperatures": torch.ones((size, width), dtype=torch.float64),
-    }
-    for k, n in enumerate(lengths):
-        own = slice(int(parts.offsets[k]), int(parts.offsets[k + 1]))
-        for name, values in per_client.items():
-            values[k, :n] = getattr(parts, name)[own]
-    return clients.ask(JUDGE, np.arange(size), per_client, {"rows": parts.rows}, bill=False)
+    size, width, row = len(lengths), int(lengths.max()), parts.rows[0]
+    real = torch.arange(width)[None] < torch.from_numpy(lengths)[:, None]
+    index, weights, temperatures = (
+        torch.zeros((size, width), dtype=own.dtype).masked_scatter(real, own)
+        for own in (parts.index, parts.weights, parts.temperatures)
+    )
+    temperatures = torch.where(real, temperatures, 1.0)
+    found = []
+    for some in in_pieces(size, width * row.numel() * row.element_size()):
+        asked = {"models": parts.rows[index[some]], "weights": weights[some], "temperatures": temperatures[some]}
+        found.append(clients.ask(JUDGE, some, asked, bill=False))
+    return joined(found)
 
 
 def told(

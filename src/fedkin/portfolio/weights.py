@@ -73,7 +73,7 @@ class Told:
         if temperatures is not None:
             self.shared["temperatures"] = torch.from_numpy(temperatures)
         told = self._told(COUNT)
-        self.count, self.effective = self._sum(told["held"]), self._sum(told["effective"])
+        self.count, self.effective = self._sum(told["held_out"]), self._sum(told["effective"])
         self.sound = told["sound"].view(len(self.folds), size, -1).all(dim=0).numpy()
 
     def _told(self, task: str, **per_client: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -285,7 +285,8 @@ def load(directory: str | Path, model: ModelLike | None = None, accept_changes: 
     out = Path(directory)
     path = out / "result.safetensors"
     if not path.exists():
-        hint = f"; go on with: fedkin resume {out}" if (out / "checkpoints").exists() else ""
+        begun = any((out / folder).exists() for folder in ("checkpoints", "members"))
+        hint = f"; go on with: fedkin resume {out}" if begun else ""
         raise FedkinError(f"{out} holds no finished result (result.safetensors is missing){hint}")
     Manifest(out, accept_changes).refuse_changes(FILES, accept_changes)
     tensors, facts = read_tensors(path)

@@ -33,6 +33,8 @@ class Setup:
     split_seed: int = 0
     memory: Sequence[Any] | None = None
     """What the method adds to the network, see `Algorithm.remembers`."""
+    folds: Sequence[int] | None = None
+    """(count, used, seed): every client stands for its folds, without test samples (`fedkin.federation.folds`)."""
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Setup:
@@ -41,7 +43,7 @@ class Setup:
     def told(self) -> dict[str, Any]:
         """As JSON can hold it."""
         told = {**vars(self), "task": self.task.told()}
-        return told if self.memory else {key: value for key, value in told.items() if key != "memory"}
+        return {key: value for key, value in told.items() if value or key not in ("memory", "folds")}
 
     def spec(self, names: Sequence[str], own: Mapping[str, str | None]) -> ModelSpec:
         """The model of these clients; with the name "sites", each client's own."""
