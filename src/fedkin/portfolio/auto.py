@@ -15,6 +15,7 @@ from fedkin.engines import connect
 from fedkin.errors import FedkinError, unknown
 from fedkin.federation import Federation
 from fedkin.federation.folds import folded, whole_training
+from fedkin.graphs.directed import peers_of
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.portfolio.kept import KeptMembers
@@ -136,7 +137,7 @@ def combined(
             time.perf_counter() - started,
             {key: value for key, value in algorithm.items() if value is not None},
             {
-                "kin": torch.from_numpy(found.kin.toarray()),
+                **dict(zip(("kin_peers", "kin_weights"), map(torch.from_numpy, peers_of(found.kin)))),
                 "start_fedavg": found.members["fedavg"][0, :1],
                 "start_kin": found.members["kin"][0],
             },
