@@ -37,6 +37,8 @@ SHARED = ("rows", "model", "counters", "control_change", "rho")
 """Arrays of trained tensors. (`model` has been rid of what is private, unless it may be disclosed.)"""
 PER_MODEL = ("transfer", "metric", "metric_count")
 """One number per model tried, rather than one per client."""
+SUMS = ("tempered", "sound", "held_out", "value", "slopes", "curvature", "gram")
+"""Sums over a client's held-out samples, a few hundred numbers: what `fedkin.auto` weighs models by."""
 SPENT = "spent.json"
 """What every client has spent of its budget, beside site.toml."""
 
@@ -107,7 +109,7 @@ class Policy(BaseModel):
                 if not self.shared:
                     raise _refusal(f"the trained tensors {name!r}", "shared = true")
                 self._check_columns(name, value, head, layout)
-            elif value.ndim == 1 or name in PER_MODEL:
+            elif value.ndim == 1 or name in (*PER_MODEL, *SUMS):
                 if not self.metrics:
                     raise _refusal(f"the numbers {name!r}", "metrics = true")
             else:

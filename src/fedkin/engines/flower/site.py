@@ -28,6 +28,7 @@ from fedkin.engines.flower.wire import Message, under
 from fedkin.engines.host import Host
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
+from fedkin.federation.folds import folded, whole_training
 from fedkin.files import owner_only, write_atomic, write_json
 from fedkin.local.mail import Mail
 from fedkin.local.tasks import Request
@@ -114,7 +115,11 @@ class Site:
             seed=setup.split_seed,
             tokens=setup.task.tokens,
         )
-        return replace(federation, task=setup.task)
+        federation = replace(federation, task=setup.task)
+        if setup.folds is None:
+            return federation
+        count, used, seed = (int(number) for number in setup.folds)
+        return folded(whole_training(federation), count, used, seed, whole=True)
 
     def _check_trust(self, name: str, packages: list[str]) -> None:
         """The server says what to import by name; only what this site trusts is."""
