@@ -13,6 +13,7 @@ from torch import Tensor
 from fedkin import algorithms
 from fedkin.algorithm import Algorithm, Setting, State
 from fedkin.algorithms.kin import Kin
+from fedkin.clients import Replies
 from fedkin.errors import FedkinError
 from fedkin.local.sgd import Sgd
 from fedkin.portfolio.together import Fold, Folds
@@ -66,7 +67,7 @@ def train_member(
     def models(fold: Fold) -> Tensor:
         setting, post = settings[fold.number], method.deploys == "trained"
         replies = method.evaluate(states[fold.number], fold, setting, post, [], disclose=True)
-        return placed(replies.ids, replies["model"], len(setting))
+        return placed(replies, "model", states[fold.number].rows)
 
     return TrainedMember(torch.stack(folds.each(models)), tuple(states))
 
@@ -79,15 +80,16 @@ def fine_tuned(folds: Folds, start: TrainedMember, sgd: Mapping[str, Any], steps
         rows = start.rows[fold.number]
         sound = np.flatnonzero(torch.isfinite(rows).all(dim=1).numpy())
         replies = fold.ask("train", sound, {"rows": rows[torch.from_numpy(sound)]}, how)
-        return placed(replies.ids, replies["rows"], len(rows))
+        return placed(replies, "rows", rows)
 
     return TrainedMember(torch.stack(folds.each(work)))
 
 
-def placed(ids: np.ndarray, rows: Tensor, clients: int) -> Tensor:
-    """Rows (K, B) with those of `ids` in place and NaN elsewhere."""
-    found = torch.full((clients, rows.shape[1]), torch.nan, dtype=rows.dtype)
-    found[torch.from_numpy(ids)] = rows
+def placed(replies: Replies, name: str, rows: Tensor) -> Tensor:
+    """The answered rows of that name, NaN where a client did not answer; as many and as long as `rows` (K, B)."""
+    found = torch.full_like(rows, torch.nan, memory_format=torch.contiguous_format)
+    if len(replies):  # nobody answers where all have diverged
+        found[torch.from_numpy(replies.ids)] = replies[name]
     return found
 
 
