@@ -197,6 +197,10 @@ class Algorithm(Sgd):
         """Local training: the task and what it adds to plain SGD."""
         return LocalWork()
 
+    def for_post(self, state: State) -> Mapping[str, Any]:
+        """What local training is told besides when it is for *post* alone, as a client would do it before using the model."""
+        return {}
+
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
         """Coupling: the new state from the trained rows of those who answered (`replies.ids`)."""
         raise NotImplementedError(f"{type(self).__name__} must define couple()")
@@ -275,7 +279,7 @@ class Algorithm(Sgd):
     ) -> Replies:
         """Evaluate the clients `ids` alone."""
         if post:
-            options: dict[str, Any] = {"commit": False, "evaluate": parts, "disclose": disclose}
+            options = {**self.for_post(state), "commit": False, "evaluate": parts, "disclose": disclose}
             return self.train(state, clients, ids, setting, bill=False, **options)
         private = self.private(setting)
         rows = self.received(state, setting)

@@ -8,12 +8,13 @@ import torch
 
 from fedkin import Federation, FedkinError, algorithms
 from fedkin.algorithm import Setting
+from fedkin.clients import Replies
 from fedkin.engines.host import Answer
 from fedkin.engines.in_process import InProcess
 from fedkin.federation.folds import folded
 from fedkin.local.tasks import Request
 from fedkin.models import ModelSpec
-from fedkin.portfolio.members import train_member
+from fedkin.portfolio.members import placed, train_member
 from fedkin.portfolio.together import Fold, Folds
 from fedkin.streams import Streams
 
@@ -64,3 +65,10 @@ def test_a_fault_in_one_fold_ends_all_of_them_with_its_own_message(contrary: Fed
     assert folds.each(lambda fold: len(fold.ask("sizes", np.arange(8)))) == [8, 8, 8]
     with pytest.raises(FedkinError, match="unknown client task"):
         folds.each(lambda fold: fold.ask("no such thing", np.arange(8)))
+
+
+def test_a_member_that_diverges_for_everybody_has_no_models() -> None:
+    nobody = Replies(np.zeros(0, dtype=np.int64), {}, {"a": "diverged", "b": "diverged"})
+    assert torch.isnan(placed(nobody, "rows", torch.zeros(1, 3).expand(2, 3))).all()
+    one = Replies(np.array([1]), {"rows": torch.ones(1, 3)})
+    assert torch.isnan(placed(one, "rows", torch.zeros(2, 3))).any(dim=1).tolist() == [True, False]

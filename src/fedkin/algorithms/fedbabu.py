@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -10,7 +11,6 @@ from torch import Tensor
 
 from fedkin.algorithm import LocalWork, Setting, State
 from fedkin.algorithms.fedper import FedPer
-from fedkin.clients import Clients, Replies
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, private_columns, training_task
@@ -43,22 +43,8 @@ class FedBABU(FedPer):
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         return LocalWork(f"{__name__}:fedbabu", shared={"part": "body"})
 
-    def evaluate_some(
-        self,
-        ids: np.ndarray,
-        state: State,
-        clients: Clients,
-        setting: Setting,
-        post: bool,
-        parts: list[str],
-        disclose: bool = False,
-    ) -> Replies:
-        """*Post* is the fine-tuned model."""
-        if not post:
-            return super().evaluate_some(ids, state, clients, setting, post, parts, disclose)
-        sgd = {**self.told(state.round + 1), "epochs": self.tune_epochs, "steps": None}
-        tuned: dict[str, Any] = {"part": self.tune, "sgd": sgd, "commit": False, "evaluate": parts}
-        return self.train(state, clients, ids, setting, bill=False, disclose=disclose, **tuned)
+    def for_post(self, state: State) -> Mapping[str, Any]:
+        return {"part": self.tune, "sgd": {**self.told(state.round + 1), "epochs": self.tune_epochs, "steps": None}}
 
 
 @training_task("fedbabu")

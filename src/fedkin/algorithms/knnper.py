@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from fedkin.algorithm import Deploys, LocalWork, Setting, State
 from fedkin.algorithms.fedavg import FedAvg
-from fedkin.clients import Clients, Replies
 from fedkin.errors import FedkinError
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
@@ -68,21 +68,8 @@ class KNNPer(FedAvg):
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         return LocalWork(f"{__name__}:knnper", shared={"remember": False, "lam": self.lam})
 
-    def evaluate_some(
-        self,
-        ids: np.ndarray,
-        state: State,
-        clients: Clients,
-        setting: Setting,
-        post: bool,
-        parts: list[str],
-        disclose: bool = False,
-    ) -> Replies:
-        """*Post* is the received model with the client's memory."""
-        if not post:
-            return super().evaluate_some(ids, state, clients, setting, post, parts, disclose)
-        asked: dict[str, Any] = {"remember": True, "commit": False, "evaluate": parts, "disclose": disclose}
-        return self.train(state, clients, ids, setting, bill=False, **asked)
+    def for_post(self, state: State) -> Mapping[str, Any]:
+        return {"remember": True}
 
 
 @training_task("knnper")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedkin.algorithm import Algorithm, Setting, State
 from fedkin.algorithms.kin import Kin
+from fedkin.clients import Replies
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelSpec
 from fedkin.portfolio.evidence import FORGET
@@ -74,7 +75,7 @@ def train_member(
         if not post and not method.private(setting):
             return method.received(states[fold.place], setting)
         replies = method.evaluate(states[fold.place], fold, setting, post, [], disclose=True)
-        return placed(replies.ids, replies["model"], len(setting))
+        return placed(replies, "model", states[fold.place].rows)
 
     return TrainedMember(torch.stack(folds.each(models)), tuple(states))
 
@@ -90,7 +91,9 @@ def steps_alone(
     pieces = [(1, rounds)] if steady else [(number, 1) for number in range(1, rounds + 1)]
     first = spec.initial_row(streams)
     asked = np.arange(len(folds.names)) if ids is None else ids
-    rows = torch.stack([placed(asked, first.expand(len(asked), -1), len(folds.names))] * folds.count)
+    beginning = first.new_full((len(folds.names), len(first)), torch.nan)
+    beginning[torch.from_numpy(asked)] = first
+    rows = torch.stack([beginning] * folds.count)
     begin_anew(folds)
     for number, count in pieces:
         length = {"steps": sgd.steps * count} if sgd.steps else {"epochs": sgd.epochs * count}
@@ -111,13 +114,14 @@ def more_steps(folds: Folds, start: Tensor, sgd: Mapping[str, Any], round: int) 
         rows = start[fold.place]
         sound = np.flatnonzero(torch.isfinite(rows).all(dim=1).numpy())
         replies = fold.ask("train", sound, {"rows": rows[torch.from_numpy(sound)]}, how)
-        return placed(replies.ids, replies["rows"], len(rows))
+        return placed(replies, "rows", rows)
 
     return torch.stack(folds.each(work))
 
 
-def placed(ids: np.ndarray, rows: Tensor, clients: int) -> Tensor:
-    """Rows (K, B) with those of `ids` in place and NaN elsewhere."""
-    found = torch.full((clients, rows.shape[1]), torch.nan, dtype=rows.dtype)
-    found[torch.from_numpy(ids)] = rows
+def placed(replies: Replies, name: str, rows: Tensor) -> Tensor:
+    """The answered rows of that name, NaN where a client did not answer; as many and as long as `rows` (K, B)."""
+    found = torch.full_like(rows, torch.nan, memory_format=torch.contiguous_format)
+    if len(replies):  # nobody answers where all have diverged
+        found[torch.from_numpy(replies.ids)] = replies[name]
     return found

@@ -340,9 +340,8 @@ def _assembled(
     chosen = model if model is not None else (None if named == "custom" or plugins.is_path(named) else named)
     with_rows = "models" in tensors or "extra/parts_rows" in tensors
     spec = None if chosen is None or not with_rows else ModelSpec.of(chosen, task, tensors["rows"].dtype)
-    if spec is not None and "capacity" in config["algorithm"]:  # the method gave the network a memory
-        how = (config["algorithm"][key] for key in ("features", "capacity", "neighbours", "scale"))
-        spec = with_memory(spec, task, *how)
+    if spec is not None and "memory" in facts["facts"]:  # the method gave the network one (`Algorithm.remembers`)
+        spec = with_memory(spec, task, *facts["facts"]["memory"])
     if spec is not None:
         spec = freeze(spec, config["run"].get("frozen", ()))
         if spec.layout.frozen:  # runs of earlier versions have it in their rows

@@ -315,7 +315,8 @@ class Run:
         return result
 
     def _facts(self) -> dict[str, Any]:
-        return {
+        memory = {} if self.algorithm.remembers is None else {"memory": list(self.algorithm.remembers)}
+        return memory | {
             "algorithm": self.algorithm.name,
             "title": self.algorithm.title,
             "rounds": self.state.round,

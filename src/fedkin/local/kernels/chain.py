@@ -76,9 +76,11 @@ def output_gradient(
     return loss, slope.mul_(weight.unsqueeze(1))
 
 
-def below(weight: Tensor, delta: Tensor, a: Tensor, activation: str) -> Tensor:
-    """δ of the layer below, whose activations are `a`: (Wᵀ δ) ∘ σ′."""
+def below(weight: Tensor, delta: Tensor, a: Tensor, activation: str, more: Tensor | None = None) -> Tensor:
+    """δ of the layer below, whose activations are `a`: (Wᵀ δ + more) ∘ σ′, with what else depends on `a`."""
     delta = torch.bmm(weight.transpose(1, 2), delta)
+    if more is not None:
+        delta.add_(more)
     if activation == "relu":
         delta.mul_(a > 0)
     elif activation == "tanh":

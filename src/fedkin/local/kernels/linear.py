@@ -71,6 +71,21 @@ def chain_of(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield prefix, module
 
 
+@dataclass(frozen=True)
+class Pass:
+    """What went into every layer, (k, width, b), dropped entries included, and the same before dropout; outputs last."""
+
+    weights: list[Tensor]
+    a: list[Tensor]
+    values: list[Tensor]
+    masks: dict[int, Tensor]
+    """Of the layers' inputs, by layer."""
+
+    @property
+    def outputs(self) -> Tensor:
+        return self.a[-1]
+
+
 class LinearKernel:
     """Gradients and outputs of a stack of fully connected networks (mathematics: `fedkin.local.kernels.chain`)."""
 
@@ -101,31 +116,40 @@ class LinearKernel:
         *more: Tensor,
     ) -> Tensor:
         """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,)."""
+        went = self.ahead(rows, x, weight)
+        loss, delta = self.output_gradient(went.outputs, y, weight)
+        self.back(went, delta, out)
+        return loss
+
+    def ahead(self, rows: Tensor, x: Tensor, weight: Tensor) -> Pass:
+        """A training pass of the samples (k, b, *input) with weights (k, b) through the networks."""
         weights, biases = self._tensors(rows)
-        slopes, bias_slopes = self._tensors(out)
         inputs = x.flatten(2).transpose(1, 2)
         masks = self._masks(weight)
         if masks:
-            a, values = self._dropped(weights, biases, inputs, masks)
-        else:
-            a = values = chain.forward(weights, biases, self.activations, inputs)
-        loss, delta = self._output_gradient(a[-1], y, weight)
-        for layer in reversed(range(len(weights))):
-            torch.bmm(delta, a[layer].transpose(1, 2), out=slopes[layer])
+            return Pass(weights, *self._dropped(weights, biases, inputs, masks), masks)
+        a = chain.forward(weights, biases, self.activations, inputs)
+        return Pass(weights, a, a, masks)
+
+    def back(self, went: Pass, delta: Tensor, out: Tensor, at: int = 0, more: Tensor | None = None) -> None:
+        """Write the gradient into `out` (k, P), from ∂/∂outputs (k, C, b); `more` is added to ∂/∂(what layer `at` gets)."""
+        slopes, bias_slopes = self._tensors(out)
+        for layer in reversed(range(len(slopes))):
+            torch.bmm(delta, went.a[layer].transpose(1, 2), out=slopes[layer])
             if self.layers[layer].bias is not None:
                 torch.sum(delta, dim=2, out=bias_slopes[layer])
             if layer:
-                delta = chain.below(weights[layer], delta, values[layer], self.activations[layer - 1])
-                if layer in masks:
-                    delta.mul_(masks[layer])
-        return loss
+                added = more if layer == at else None
+                delta = chain.below(went.weights[layer], delta, went.values[layer], self.activations[layer - 1], added)
+                if layer in went.masks:
+                    delta.mul_(went.masks[layer])
 
     @property
     def fuses(self) -> bool:
         """Whether `descend` can take all steps itself: the gradient of the loss is written out, and nothing is dropped."""
         return bool(self.form) and not self.drops
 
-    def _output_gradient(self, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def output_gradient(self, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The losses (k,) and ∂/∂outputs (k, C, b): written out, or by autograd for the outputs alone."""
         if self.form:
             like = self.class_weight.to(outputs.dtype)
