@@ -19,11 +19,12 @@ from torch import Tensor
 
 from fedkin.clients import Clients, Replies
 from fedkin.couplings import Coupling
-from fedkin.defence import Defence, parsed
+from fedkin.defence import Defence, Noising, parsed
 from fedkin.errors import FedkinError, first_fault, refuse_truth_values, unknown
 from fedkin.graphs import ClientGraph
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike, ModelSpec
+from fedkin.privacy.settings import Level, Privacy
 from fedkin.streams import Streams, client_keys
 from fedkin.task import Task
 
@@ -48,6 +49,8 @@ class Setting:
     """What the maker of the data knows of its clients (`Federation.truth`): for oracles alone."""
     rounds: int = 0
     """How many rounds the run has, for methods that do something at a share of them."""
+    privacy: Privacy | None = None
+    """The privacy that is asked for, with what the budget must last for and the place of the ledger."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -91,7 +94,7 @@ class State:
     watched: bool = True
     """Whether the round to come is evaluated: what costs much to compute for the log is logged by such rounds only."""
 
-    defence: Defence | None = None
+    defence: Defence | Noising | None = None
     """What guards the couplings of the round that is going on, where `robust` asks for it."""
 
     def guarded(self, coupling: Coupling, trained: Tensor, columns: Tensor | None = None) -> Coupling:
@@ -116,6 +119,15 @@ class State:
         rows = self.rows if self.in_place else self.rows.clone(memory_format=torch.contiguous_format)
         rows[torch.from_numpy(ids)] = values
         return replace(self.with_arrays(rows=rows), changed=ids)
+
+    def with_account(self, replies: Replies) -> State:
+        """With what those who answered have spent of their privacy and what is left to them, where they tell."""
+        if "epsilon" not in replies.arrays or "epsilon" not in self.arrays:
+            return self
+        known = {name: self.arrays[name].clone() for name in ("epsilon", "rounds_left")}
+        for name, values in known.items():
+            values[torch.from_numpy(replies.ids)] = replies[name]
+        return self.with_arrays(**known)
 
     def with_values(self, **values: Any) -> State:
         return replace(self, values={**self.values, **values})
@@ -163,6 +175,9 @@ class Algorithm(Sgd):
     couples: ClassVar[bool] = True
     """Whether rows of several clients are coupled on the server or along edges, where `robust` can guard them."""
 
+    protects: ClassVar[tuple[Level, ...]] = ()
+    """The levels of privacy under which all that it tells of a client's samples is counted (docs/private-training.md)."""
+
     registry: ClassVar[dict[str, type[Algorithm]]] = {}
 
     robust: str | None = Field(
@@ -180,6 +195,16 @@ class Algorithm(Sgd):
         if not cls.couples:
             raise ValueError(f"{cls.name} has no coupling of rows to guard; leave robust out")
         return robust
+
+    @field_validator("privacy")
+    @classmethod
+    def _covered(cls, privacy: Privacy | None) -> Privacy | None:
+        if privacy is not None and privacy.level not in cls.protects:
+            raise ValueError(
+                f"{cls.name} is not among the methods whose clients privacy of level {privacy.level!r} covers "
+                "(docs/private-training.md)"
+            )
+        return privacy
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
@@ -251,20 +276,23 @@ class Algorithm(Sgd):
         replies = self.train(state, clients, cohort, setting)
         state = self.logged(state, replies)
         if len(replies):
-            state = self.couple(self.defended(state, clients, setting), replies, setting)
+            state = self.couple(self.defended(state, clients, setting, replies.ids), replies, setting)
             state = self.follow_up(state, replies, clients, setting)
         return replace(state, round=state.round + 1, defence=None)
 
-    def defended(self, state: State, clients: Clients, setting: Setting) -> State:
-        """The state of a round whose couplings are guarded as `robust` says."""
+    def defended(self, state: State, clients: Clients, setting: Setting, ids: np.ndarray | None = None) -> State:
+        """The state of a round whose couplings are guarded as `robust` says, or hide clients `ids` as `privacy` does."""
+        if setting.privacy is not None and setting.privacy.level == "client" and ids is not None:
+            return replace(state, defence=Noising(setting.privacy, ids, state.round + 1))
         if self.robust is None:
             return state
         return replace(state, defence=Defence(self.robust, clients, self.private(setting), setting.spec.layout))
 
     def logged(self, state: State, replies: Replies) -> State:
         """The state with a new log of the round: the mean training loss, and who failed."""
-        loss = float(replies["loss"].double().mean()) if len(replies) else None
-        state = replace(state, log={"train_loss": loss}, changed=None)
+        told = len(replies) and "epsilon" not in replies.arrays  # a loss on private samples is not
+        loss = float(replies["loss"].double().mean()) if told else None
+        state = replace(state, log={"train_loss": loss}, changed=None).with_account(replies)
         return state.with_log(failed=dict(replies.failed)) if replies.failed else state
 
     def finished(self, state: State) -> bool:
@@ -294,6 +322,8 @@ class Algorithm(Sgd):
             **work.shared,
             **options,
         }
+        if setting.privacy is not None:
+            shared["sgd"] = {**shared["sgd"], "privacy": setting.privacy.model_dump()}
         return clients.ask(work.task, ids, per_client, shared, bill=bill)
 
     def evaluate(

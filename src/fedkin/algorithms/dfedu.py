@@ -19,6 +19,7 @@ from fedkin.local.mail import Mail
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
 from fedkin.local.transfer import judged, losses_of
+from fedkin.privacy.settings import Level
 
 PULL = f"{__name__}:dfedu"
 
@@ -39,6 +40,7 @@ class DFedU(LaplacianRegularised):
 
     name: ClassVar[str] = "dfedu"
     title: ClassVar[str] = "dFedU"
+    protects: ClassVar[tuple[Level, ...]] = ("sample",)
     keeps: ClassVar[tuple[str, ...]] = ("edge_traffic",)
 
     def private(self, setting: Setting) -> tuple[str, ...]:

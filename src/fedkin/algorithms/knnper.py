@@ -19,6 +19,7 @@ from fedkin.local.tasks import Request, Trained, private_columns, training_task
 from fedkin.local.training import train
 from fedkin.models import Layout, ModelLike, ModelSpec
 from fedkin.models.memory import MEMORY, Remembering, with_memory
+from fedkin.privacy.settings import Level
 from fedkin.streams import permutations
 from fedkin.task import Task
 
@@ -44,6 +45,7 @@ class KNNPer(FedAvg):
 
     name: ClassVar[str] = "knnper"
     title: ClassVar[str] = "kNN-Per"
+    protects: ClassVar[tuple[Level, ...]] = ()
     deploys: ClassVar[Deploys] = "trained"
 
     neighbours: int = Field(10, ge=1, description="nearest memories k that vote")

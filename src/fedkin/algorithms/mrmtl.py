@@ -16,6 +16,7 @@ from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
 from fedkin.local.terms import Pull
 from fedkin.local.training import train
+from fedkin.privacy.settings import Level
 
 
 class MRMTL(Algorithm):
@@ -36,6 +37,7 @@ class MRMTL(Algorithm):
 
     name: ClassVar[str] = "mrmtl"
     title: ClassVar[str] = "MR-MTL"
+    protects: ClassVar[tuple[Level, ...]] = ("sample", "client")
     deploys: ClassVar[Deploys] = "trained"
 
     lam: float = Field(1.0, ge=0, description="pull λ of a client's model towards the mean of all")

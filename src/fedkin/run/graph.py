@@ -28,12 +28,20 @@ def warn_of_lone_clients(graph: ClientGraph, algorithm: Algorithm) -> None:
             warnings.warn(remark, stacklevel=3)
 
 
-def build_from(spec: str, roster: Roster, clients: Clients, seed: int) -> ClientGraph:
-    """The graph that `spec` describes, from what clients disclose: statistics, label counts, sizes. Never samples."""
+def build_from(spec: str, roster: Roster, clients: Clients, seed: int, private: bool = False) -> ClientGraph:
+    """The graph that `spec` describes, from what clients disclose: statistics, label counts, sizes. Never samples.
+
+    In a `private` run they disclose nothing of their samples without noise.
+    """
 
     def disclosed(what: str, **options: float) -> np.ndarray:
         if what in roster.truth:
             return roster.truth[what]
+        if private and what != "sizes" and not options:
+            raise FedkinError(
+                f"privacy: graph {spec!r} is built from what clients tell of their samples ({what}) without noise; give "
+                "graph='complete', a file of your own, or 'statistics:noise=ε,δ,low,high'"
+            )
         replies = clients.ask(what, np.arange(len(roster)), shared=options)
         if replies.failed:
             name, reason = next(iter(replies.failed.items()))

@@ -86,13 +86,15 @@ def train(
     engine: str = "in_process",
     out: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
+    privacy: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Result:
     """Train one model per client.
 
     `model` is a callable that returns an nn.Module, a module (copied), or the name of a built-in network; `algorithm` an object from
     `fedkin.algorithms` or a name; `graph` a ClientGraph, a builder ("knn:5") or a file; `out` a directory for
-    checkpoints and the result. `options` are the fields of `Options`: loss, metrics, headline, fraction, eval_every, …
+    checkpoints and the result; `privacy` a table such as {"level": "sample", "epsilon": 6, "delta": 1e-5, "clip": 1.0}
+    (docs/private-training.md). `options` are the fields of `Options`: loss, metrics, headline, fraction, eval_every, …
 
     >>> from fedkin import data, train
     >>> federation = data.load("digits", clients=5, partition="dirichlet:0.3", seed=0)
@@ -100,6 +102,9 @@ def train(
     Result(FedAvg, 5 clients, 2 rounds, test accuracy pre ... post ...)
     """
     method = algorithms.make(algorithm) if isinstance(algorithm, str) else algorithm
+    if privacy is not None:
+        given = {name: getattr(method, name) for name in method.model_fields_set}
+        method = type(method)(**{**given, "privacy": dict(privacy)})
     chosen = make_options(rounds=rounds, seed=seed, engine=engine, **options)
     return begin(federation, model, method, chosen, graph, None if out is None else Path(out), callbacks)
 

@@ -51,7 +51,7 @@ def allowed_bytes(question: Question, spec: ModelSpec, task: Task) -> int:
 def expected(question: Question, spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """The shapes, per client, of arrays whose shape is known beforehand."""
     width, private = spec.layout.width, tuple(question.shared.get("private", ()))
-    known: dict[str, tuple[int, ...]] = {"loss": (), "moved": (), "model": (width,)}
+    known: dict[str, tuple[int, ...]] = {"loss": (), "moved": (), "epsilon": (), "rounds_left": (), "model": (width,)}
     known["counters"] = (len(spec.layout.counters),)
     if "sgd" in question.shared:
         known["rows"] = (width - int(spec.layout.mask(private).sum()),)
@@ -253,7 +253,7 @@ def _out_of_range(answer: Answer, question: Question, clients: np.ndarray, roste
             yield wrong, _says(key, "does not sum to the number of samples it joined with")
         elif key.endswith("accuracy"):
             yield ((flat < 0) | (flat > 1 + 1e-6)).any(dim=1), _says(key, "lies outside [0, 1]")
-        elif key.endswith(("mse", "mae", "rmse", "moved", "norm")):
+        elif key.endswith(("mse", "mae", "rmse", "moved", "norm", "epsilon", "rounds_left")):
             yield (flat < 0).any(dim=1), _says(key, "is negative")
         elif not value.is_floating_point() and value.dtype != torch.bool:
             yield (flat < 0).any(dim=1), _says(key, "is negative")

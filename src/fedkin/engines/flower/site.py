@@ -30,9 +30,13 @@ from fedkin.federation import Federation
 from fedkin.files import write_atomic, write_json
 from fedkin.local.mail import Mail
 from fedkin.local.tasks import Request
+from fedkin.privacy.ledger import Ledger
 from fedkin.result.export import file_stems
 from fedkin.streams import Streams
 from fedkin.task.losses import names_an_import
+
+LEDGER = "ledger.jsonl"
+"""What every client has spent on private training, beside site.toml: no message of the server's changes it back."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,9 @@ class Site:
                 self._check_trust(name, self.settings.trust)
         federation = self._federation(setup)
         own = {client.name: client.model for client in self.settings.clients}
-        return Host(federation, setup.spec(federation.names, own), Streams(setup.seed))
+        host = Host(federation, setup.spec(federation.names, own), Streams(setup.seed))
+        host.shard.ledger = Ledger(self.folder / LEDGER)
+        return host
 
     def _answer(self, message: Message) -> Message:
         """Do a task, from the private state on disk and back to it."""

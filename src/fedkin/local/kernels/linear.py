@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -101,8 +101,22 @@ class LinearKernel:
         *more: Tensor,
     ) -> Tensor:
         """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,)."""
+        loss, a, deltas = self._backward(rows, x, y, weight)
+        self._products(a, deltas, out)
+        return loss
+
+    def clipped_gradient(self, rows: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor, clip: float) -> Tensor:
+        """Write Σ_i weight_ki·clip(∇ℓ_ki) into `out` (k, P), the gradient of every sample clipped to a norm; the losses (k,)."""
+        losses, a, deltas = self._backward(rows, x, y, (weight > 0).to(weight.dtype))
+        chain.clip_samples(a, deltas, self._tensors(rows)[1], weight, clip)
+        self._products(a, deltas, out)
+        return losses * weight.amax(dim=1)
+
+    def _backward(
+        self, rows: Tensor, x: Tensor, y: Tensor, weight: Tensor
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """The losses (k,), what goes into every layer (k, in, b), and δ of every layer (k, out, b)."""
         weights, biases = self._tensors(rows)
-        slopes, bias_slopes = self._tensors(out)
         inputs = x.flatten(2).transpose(1, 2)
         masks = self._masks(weight)
         if masks:
@@ -110,15 +124,21 @@ class LinearKernel:
         else:
             a = values = chain.forward(weights, biases, self.activations, inputs)
         loss, delta = self._output_gradient(a[-1], y, weight)
-        for layer in reversed(range(len(weights))):
+        deltas = [delta]
+        for layer in reversed(range(1, len(weights))):
+            delta = chain.below(weights[layer], delta, values[layer], self.activations[layer - 1])
+            if layer in masks:
+                delta.mul_(masks[layer])
+            deltas.insert(0, delta)
+        return loss, a, deltas
+
+    def _products(self, a: list[Tensor], deltas: list[Tensor], out: Tensor) -> None:
+        """The gradients δ_l a_{l−1}ᵀ and Σ δ_l of all layers, into `out` (k, P)."""
+        slopes, bias_slopes = self._tensors(out)
+        for layer, delta in enumerate(deltas):
             torch.bmm(delta, a[layer].transpose(1, 2), out=slopes[layer])
             if self.layers[layer].bias is not None:
                 torch.sum(delta, dim=2, out=bias_slopes[layer])
-            if layer:
-                delta = chain.below(weights[layer], delta, values[layer], self.activations[layer - 1])
-                if layer in masks:
-                    delta.mul_(masks[layer])
-        return loss
 
     @property
     def fuses(self) -> bool:
@@ -180,6 +200,42 @@ class LinearKernel:
             self.bend,
             self.class_weight.to(rows.dtype),
         )
+        for old, new in zip(parameters, blocks):
+            old.copy_(new)
+        return total
+
+    def descend_privately(
+        self,
+        rows: Tensor,
+        x: Tensor,
+        y: Tensor,
+        plan: Plan,
+        rate: float,
+        shrink: float,
+        push: Tensor | None,
+        clip: float,
+        noise: Callable[[int], Tensor],
+    ) -> Tensor:
+        """`descend` with the gradient of every sample clipped and noise added: `noise(a)` is that of a step, (a, P)."""
+        parameters = [tensor for kind in self._tensors(rows) for tensor in kind]
+        blocks = [tensor.contiguous() for tensor in parameters]
+        pushes = [] if push is None else [tensor.contiguous() for kind in self._tensors(push) for tensor in kind]
+        half, total = len(self.layers), rows.new_zeros(len(rows))
+        how = rate, shrink, self.form, self.bend, self.class_weight.to(rows.dtype), clip
+        for active, inputs, targets, share in plan.batches(x.flatten(1), y):
+            some = [tensor[:active] for tensor in blocks]
+            added = [tensor for kind in self._tensors(noise(active)) for tensor in kind]
+            total[:active] += chain.private_step(
+                some[:half],
+                some[half:],
+                [tensor[:active] for tensor in pushes],
+                added,
+                self.activations,
+                inputs.transpose(1, 2),
+                targets,
+                share,
+                *how,
+            )
         for old, new in zip(parameters, blocks):
             old.copy_(new)
         return total
