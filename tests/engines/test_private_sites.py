@@ -11,10 +11,9 @@ import pytest
 
 from fedkin import algorithms
 from fedkin.deployment.server import FederationFile, train_sites
-from fedkin.engines.flower.site import LEDGER
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
-from fedkin.privacy.ledger import Ledger
+from fedkin.privacy.ledger import LEDGER, Ledger
 
 from . import sites
 from .test_flower_sites import GROUPS, federation, plan  # noqa: F401

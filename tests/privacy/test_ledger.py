@@ -18,8 +18,7 @@ from fedkin import data, load, resume, train
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.privacy.accounting import cost_of_steps, epsilon_of
-from fedkin.privacy.ledger import BudgetSpent, Charge, Ledger
-from fedkin.run.private import LEDGER
+from fedkin.privacy.ledger import LEDGER, BudgetSpent, Charge, Ledger
 
 PRIVACY: dict[str, Any] = {"level": "sample", "epsilon": 6.0, "delta": 1e-5, "clip": 1.0}
 CRASH = Path(__file__).parents[1] / "faults"

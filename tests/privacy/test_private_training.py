@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from fedkin import algorithms, data, train
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
-from fedkin.local.kernels import choose
+from fedkin.local.kernels import choose_kernel
 from fedkin.local.kernels.clipping import ClippingKernel, clipping_kernel
 from fedkin.local.kernels.per_sample import PerSampleKernel
 from fedkin.local.private import PrivateKernel, PrivateTraining
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
-from fedkin.local.training import train as train_clients
+from fedkin.local.training import train_rows as train_clients
 from fedkin.models import ModelSpec
 from fedkin.privacy.noise import SecretStream
 from fedkin.privacy.settings import Privacy
@@ -347,4 +347,4 @@ def test_choice_of_the_private_kernel() -> None:
     training = private(held)
     assert isinstance(training.kernel(np.array([0])), PrivateKernel)
     assert training.kernel(np.array([0])).fuses
-    assert choose(held.spec, held.task).name == "linear"
+    assert choose_kernel(held.spec, held.task).name == "linear"

@@ -31,9 +31,8 @@ def privacy(
     from fedkin.commands import show
     from fedkin.errors import FedkinError
     from fedkin.files import write_json
-    from fedkin.privacy.ledger import Ledger
+    from fedkin.privacy.ledger import LEDGER, Ledger
     from fedkin.result.stored import read_config
-    from fedkin.run.private import LEDGER
 
     asked = {}
     path = folder

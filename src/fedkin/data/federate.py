@@ -15,8 +15,8 @@ from fedkin.federation import PARTS, Federation, Holdout, Split
 from fedkin.streams import Streams
 from fedkin.task import Task
 
-Scale = Callable[[np.ndarray], np.ndarray]
-Fit = Callable[[np.ndarray], Scale]
+Scaling = Callable[[np.ndarray], np.ndarray]
+Fit = Callable[[np.ndarray], Scaling]
 DOWNSAMPLE = {"tables": (0.5, 0.2, 0.4), "curves": (0.9, 0.05, 0.2)}
 
 
@@ -30,7 +30,7 @@ def numbered(prefix: str, count: int, start: int = 0) -> list[str]:
     return [f"{prefix}-{i:0{width}d}" for i in range(start, start + count)]
 
 
-def unscaled(train: np.ndarray) -> Scale:
+def unscaled(train: np.ndarray) -> Scaling:
     """Samples as they are, in float32."""
     return lambda x: x.astype(np.float32)
 

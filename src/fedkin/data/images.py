@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.data.federate import Fit, Recipe, Scale, pooled
+from fedkin.data.federate import Fit, Recipe, Scaling, pooled
 from fedkin.data.source import Arrays
 from fedkin.errors import unknown
 from fedkin.federation import Federation
 
 
-def unit(train: np.ndarray) -> Scale:
+def unit(train: np.ndarray) -> Scaling:
     """Pixels 0…255 to [0, 1]."""
     return lambda raw: np.multiply(raw, np.float32(1 / 255), dtype=np.float32)
 
 
-def symmetric(train: np.ndarray) -> Scale:
+def symmetric(train: np.ndarray) -> Scaling:
     """Pixels 0…255 to [−1, 1]."""
 
     def scale(raw: np.ndarray) -> np.ndarray:
@@ -43,7 +43,7 @@ def _moments(train: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.n
 
 
 def _standard(axes: tuple[int, ...], extra: float) -> Fit:
-    def fit(train: np.ndarray) -> Scale:
+    def fit(train: np.ndarray) -> Scaling:
         mean, deviation = _moments(train, axes)
 
         def scale(raw: np.ndarray) -> np.ndarray:
@@ -91,7 +91,7 @@ def images(
         x, y = np.concatenate([x, arrays["test_x"]]), np.concatenate([y, arrays["test_y"]])
     inner = SCALINGS[standardise]
 
-    def fit(train: np.ndarray) -> Scale:
+    def fit(train: np.ndarray) -> Scaling:
         scale = inner(train)
         return scale if shape == "image" else lambda raw: scale(raw).reshape(len(raw), math.prod(raw.shape[1:]))
 

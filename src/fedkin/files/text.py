@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedkin.errors import FedkinError
 from fedkin.files.atomic import write_atomic
@@ -55,7 +53,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """A value as JSON can hold it: arrays as lists, NaN and infinity as null, a function by its name."""
-    if isinstance(value, Tensor):
+    if hasattr(value, "detach"):  # a tensor, told without torch, which takes seconds to import
         value = value.detach().numpy()
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
@@ -79,6 +77,7 @@ def versions() -> dict[str, str]:
 
     import scipy
     import sklearn
+    import torch
 
     import fedkin
 

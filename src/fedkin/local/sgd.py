@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedkin.local.batches import Plan
 from fedkin.local.kernels import Kernel
-from fedkin.local.schedules import Schedule, schedule
+from fedkin.local.schedules import RateSchedule, schedule
 from fedkin.local.terms import Clip, Decay, Term, affine
 from fedkin.privacy.settings import Planned, Privacy
 from fedkin.steps import Optimiser, Rule, step_rule
@@ -45,7 +45,7 @@ class Sgd(BaseModel):
     )
     lr_decay: float = Field(1.0, gt=0, le=1, description="the rate is multiplied by this …")
     lr_decay_every: int = Field(1, ge=1, description="… every so many rounds")
-    lr_schedule: str | Schedule = Field(
+    lr_schedule: str | RateSchedule = Field(
         "constant",
         description="factor of the rate: step:n,f, cosine:n, warm-up:n, joined by +, or a function of the round",
     )

@@ -154,7 +154,7 @@ def train_chunks(
     return rows, losses
 
 
-def train(
+def train_rows(
     shard: Shard,
     ids: np.ndarray,
     rows: Tensor,
@@ -259,7 +259,7 @@ def valued(task: Task, found: Mapping[str, float], n: int) -> dict[str, float]:
     return told | {f"{name}_count": n if math.isfinite(found[name]) else 0 for name in may_lack(task) if name in found}
 
 
-def evaluate(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int = 2**22) -> dict[str, Tensor]:
+def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int = 2**22) -> dict[str, Tensor]:
     """Mean loss and the task's metrics of each client's model on its own samples.
 
     Returns {"loss": (k,), "count": (k,)}, every metric by its key, (k,), and for forecasts what `forecast_errors` says; a

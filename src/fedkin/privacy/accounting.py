@@ -64,15 +64,9 @@ def epsilon_of(cost: np.ndarray, delta: float) -> float:
 
 def steps_within(spent: np.ndarray, step: np.ndarray, epsilon: float, delta: float) -> int:
     """How many steps of cost `step` still fit into (ε, δ) after what was `spent`: the best order decides."""
-    if epsilon_of(spent + step, delta) > epsilon:
-        return 0
-    few, many = 1, 2
-    while epsilon_of(spent + many * step, delta) <= epsilon and many < 2**40:
-        few, many = many, 2 * many
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (middle, many) if epsilon_of(spent + middle * step, delta) <= epsilon else (few, middle)
-    return few
+    room = epsilon - _conversion(ORDERS, delta) - spent
+    known = np.isfinite(step) & (step > 0)
+    return max(0, int(np.floor(np.max(room[known] / step[known], initial=0.0))))
 
 
 @lru_cache(maxsize=100_000)
@@ -121,6 +115,10 @@ def _binomials() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _converted(cost: np.ndarray, delta: float) -> float:
-    """ε = min over α of cost + log((α − 1)/α) − (log δ + log α)/(α − 1) (Balle et al. 2020, theorem 21)."""
-    found = cost + np.log1p(-1 / WHOLE) - np.log(delta * WHOLE) / (WHOLE - 1)
-    return max(0.0, float(found.min()))
+    """The ε of costs at the whole orders."""
+    return max(0.0, float((cost + _conversion(WHOLE, delta)).min()))
+
+
+def _conversion(orders: np.ndarray, delta: float) -> np.ndarray:
+    """log((α − 1)/α) − (log δ + log α)/(α − 1): what a cost at order α is less than its ε (Balle et al. 2020, theorem 21)."""
+    return np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)

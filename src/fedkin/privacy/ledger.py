@@ -22,6 +22,8 @@ from fedkin.files import append
 from fedkin.privacy.accounting import ORDERS, cost_of_steps, epsilon_of
 from fedkin.privacy.settings import Level
 
+LEDGER = "ledger.jsonl"
+"""The file in a run's folder, or beside a site's site.toml, that says what clients have spent."""
 TOLERANCE = 1e-6
 """A budget may be passed by this share: rounding."""
 NOTHING = np.zeros(len(ORDERS))

@@ -14,17 +14,15 @@ from fedkin.algorithm import Algorithm, Setting, State
 from fedkin.clients import Clients
 from fedkin.defence import EVIDENCE, parsed
 from fedkin.errors import FedkinError
-from fedkin.local.kernels import choose
+from fedkin.local.kernels import choose_kernel
 from fedkin.local.kernels.clipping import clipping_kernel
 from fedkin.privacy.accounting import accountants, cost_of_steps, steps_within
-from fedkin.privacy.ledger import TOLERANCE, Charge, Ledger
+from fedkin.privacy.ledger import LEDGER, TOLERANCE, Charge, Ledger
 from fedkin.privacy.settings import Privacy
 from fedkin.run.options import Options
 
 SHOWN = ("epsilon",)
 """Arrays of the state that the result of a private run shows."""
-LEDGER = "ledger.jsonl"
-"""The file in a run's folder that says what its clients have spent."""
 
 
 def completed(algorithm: Algorithm, options: Options, clients: int, out: Path | None) -> Privacy | None:
@@ -70,7 +68,7 @@ def refuse_unprotected(algorithm: Algorithm, setting: Setting) -> None:
             f"privacy: robust={algorithm.robust!r} looks at more than noisy rows; leave out robust or privacy"
         )
     if privacy.level == "sample":
-        clipping_kernel(choose(setting.spec, setting.task), setting.spec, setting.task)
+        clipping_kernel(choose_kernel(setting.spec, setting.task), setting.spec, setting.task)
 
 
 @dataclass

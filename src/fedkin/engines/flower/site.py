@@ -30,13 +30,10 @@ from fedkin.federation import Federation
 from fedkin.files import write_atomic, write_json
 from fedkin.local.mail import Mail
 from fedkin.local.tasks import Request
-from fedkin.privacy.ledger import Ledger
+from fedkin.privacy.ledger import LEDGER, Ledger
 from fedkin.result.export import file_stems
 from fedkin.streams import Streams
 from fedkin.task.losses import names_an_import
-
-LEDGER = "ledger.jsonl"
-"""What every client has spent on private training, beside site.toml: no message of the server's changes it back."""
 
 
 @dataclass(frozen=True)

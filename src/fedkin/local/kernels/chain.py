@@ -103,7 +103,7 @@ def clip_samples(a: list[Tensor], deltas: list[Tensor], biases: list[Tensor], we
         delta.mul_(factor)
 
 
-def descend(
+def descend_chain(
     weights: list[Tensor],
     biases: list[Tensor],
     push: list[Tensor],
@@ -196,5 +196,5 @@ def private_step(
 
 
 forward, output_gradient, below = _script(forward), _script(output_gradient), _script(below)
-descend, clip_samples = _script(descend), _script(clip_samples)
+descend_chain, clip_samples = _script(descend_chain), _script(clip_samples)
 private_step = _script(private_step)

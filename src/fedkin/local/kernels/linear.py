@@ -13,7 +13,7 @@ from fedkin.local.kernels import chain
 from fedkin.local.noise import Drop, Noise
 from fedkin.models import Layout, Slot
 from fedkin.task import Task
-from fedkin.task.losses import described, loss_of, parse
+from fedkin.task.losses import described, loss_of, parse_loss
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class LinearKernel:
         blocks = [tensor.contiguous() for tensor in parameters]  # in the rows they are strided: slower products
         pushes = [] if push is None else [tensor.contiguous() for kind in self._tensors(push) for tensor in kind]
         half = len(self.layers)
-        total = chain.descend(
+        total = chain.descend_chain(
             blocks[:half],
             blocks[half:],
             pushes,
@@ -253,4 +253,4 @@ def written_out(task: Task) -> tuple[str, float, Tensor]:
     if known is None or known.name not in ("cross-entropy", "mse", "huber") or task.label_smoothing:
         return "", 0.0, none
     weights = none if task.class_weight is None else torch.tensor(task.class_weight, dtype=torch.float64)
-    return known.name, parse(str(task.loss))[1] or 0.0, weights
+    return known.name, parse_loss(str(task.loss))[1] or 0.0, weights

@@ -13,7 +13,7 @@ from fedkin.local.noise import Drop
 from fedkin.models import ModelSpec
 from fedkin.task.losses import PerSample
 
-ENTRIES = 2**23
+MOST_HELD = 2**23
 """So many entries of samples' gradients are held at a time."""
 
 
@@ -39,7 +39,7 @@ class PerSampleKernel(VmappedKernel):
         """Write Σ_i weight_ki·clip(∇ℓ_ki) into `out` (k, P), the gradient of every sample clipped to a norm; the losses (k,)."""
         drawn = [] if self.noise is None else self.noise.masks(weight, self.drops)
         losses = rows.new_zeros(len(rows))
-        most = max(1, ENTRIES // max(1, self.layout.n_parameters))
+        most = max(1, MOST_HELD // max(1, self.layout.n_parameters))
         out.zero_()
         for k in range(len(rows)):
             parameters, fixed = ({name: t[0] for name, t in part.items()} for part in self._tensors(rows[k : k + 1]))
