@@ -24,6 +24,7 @@ LAYERS = [
     {"federation", "roster", "couplings", "clients"},
     {"data", "local"},
     {"defence"},
+    {"state"},
     {"algorithm"},
     {"algorithms", "result"},
     {"engines", "reports"},

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,121 +18,20 @@ from torch import Tensor
 
 from fedkin.clients import Clients, Replies
 from fedkin.couplings import Coupling
+from fedkin.couplings.reach import passed_on
 from fedkin.defence import Defence, Noising, parsed
 from fedkin.errors import FedkinError, first_fault, refuse_truth_values, unknown
-from fedkin.graphs import ClientGraph
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.privacy.settings import Level, Privacy
-from fedkin.streams import Streams, client_keys
+from fedkin.state import Setting as Setting
+from fedkin.state import State as State
 from fedkin.task import Task
 
 Deploys = Literal["received", "trained", "validated"]
 """What a client would put to use: the model it received, the model after local training, or whichever has the smaller
 loss on validation samples, its own and, with the weight of ten, those of all clients (after local training where there are
 none). Never chosen on test samples."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What the server side knows of a run: never data."""
-
-    names: tuple[str, ...]
-    sizes: np.ndarray
-    """Training samples per client, (K,)."""
-    task: Task
-    spec: ModelSpec
-    streams: Streams
-    graph: ClientGraph | None = None
-    truth: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """What the maker of the data knows of its clients (`Federation.truth`): for oracles alone."""
-    rounds: int = 0
-    """How many rounds the run has, for methods that do something at a share of them."""
-    privacy: Privacy | None = None
-    """The privacy that is asked for, with what the budget must last for and the place of the ledger."""
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @property
-    def everyone(self) -> np.ndarray:
-        return np.arange(len(self))
-
-    @cached_property
-    def keys(self) -> np.ndarray:
-        """One 64-bit word per client, a hash of its name, (K,): what its random streams are drawn from."""
-        return client_keys(self.names)
-
-    def needs_graph(self, name: str) -> ClientGraph:
-        """The run's graph, which the method `name` cannot do without."""
-        if self.graph is None:
-            raise FedkinError(f"{name} needs a client graph; give graph='statistics', 'equal', … or one of your own")
-        return self.graph
-
-    def shared_columns(self, private: tuple[str, ...]) -> Tensor:
-        """The columns that travel when the tensors `private` stay with the client, as a boolean (B,) mask."""
-        return ~self.spec.layout.mask(private)
-
-
-@dataclass(frozen=True)
-class State:
-    """Everything the server side carries from round to round: named arrays and small JSON values.
-
-    Saving, resuming and moving to another engine are therefore the same operation.
-    """
-
-    round: int
-    arrays: Mapping[str, Tensor]
-    values: Mapping[str, Any] = field(default_factory=dict)
-    log: Mapping[str, Any] = field(default_factory=dict)
-    """What the last round has to say about itself (goes into the history)."""
-    in_place: bool = False
-    """Whether a round may write over these rows: a run has no use for the state before the round (`Algorithm.in_place`)."""
-    changed: np.ndarray | None = None
-    """The rows that the last round changed; None: any of them."""
-    watched: bool = True
-    """Whether the round to come is evaluated: what costs much to compute for the log is logged by such rounds only."""
-
-    defence: Defence | Noising | None = None
-    """What guards the couplings of the round that is going on, where `robust` asks for it."""
-
-    def guarded(self, coupling: Coupling, trained: Tensor, columns: Tensor | None = None) -> Coupling:
-        """The coupling of the trained rows (K, B), in its robust form if the round has a defence."""
-        return coupling if self.defence is None else self.defence.around(coupling, trained, self.rows, columns)
-
-    @property
-    def rows(self) -> Tensor:
-        """Each client's row on the server, (K, B)."""
-        return self.arrays["rows"]
-
-    def with_arrays(self, **arrays: Tensor) -> State:
-        return replace(self, arrays={**self.arrays, **arrays})
-
-    def with_rows(self, ids: np.ndarray, values: Tensor) -> State:
-        """The rows of clients `ids` (ascending) at new values (k, B), all others as they were.
-
-        In place where that is allowed, so that a round of few clients touches few rows.
-        """
-        if len(ids) == len(self.rows):
-            return self.with_arrays(rows=values)
-        rows = self.rows if self.in_place else self.rows.clone(memory_format=torch.contiguous_format)
-        rows[torch.from_numpy(ids)] = values
-        return replace(self.with_arrays(rows=rows), changed=ids)
-
-    def with_account(self, replies: Replies) -> State:
-        """With what those who answered have spent of their privacy and what is left to them, where they tell."""
-        if "epsilon" not in replies.arrays or "epsilon" not in self.arrays:
-            return self
-        known = {name: self.arrays[name].clone() for name in ("epsilon", "rounds_left")}
-        for name, values in known.items():
-            values[torch.from_numpy(replies.ids)] = replies[name]
-        return self.with_arrays(**known)
-
-    def with_values(self, **values: Any) -> State:
-        return replace(self, values={**self.values, **values})
-
-    def with_log(self, **entries: Any) -> State:
-        return replace(self, log={**self.log, **entries})
 
 
 @dataclass(frozen=True)
@@ -177,6 +75,10 @@ class Algorithm(Sgd):
 
     protects: ClassVar[tuple[Level, ...]] = ()
     """The levels of privacy under which all that it tells of a client's samples is counted (docs/private-training.md)."""
+
+    along_edges: ClassVar[bool] = False
+    """Whether a client receives nothing of rows that the coupling gives no weight for it, neither through a choice of clusters
+    or neighbours that all rows decide, nor through a common model."""
 
     registry: ClassVar[dict[str, type[Algorithm]]] = {}
 
@@ -278,7 +180,16 @@ class Algorithm(Sgd):
         if len(replies):
             state = self.couple(self.defended(state, clients, setting, replies.ids), replies, setting)
             state = self.follow_up(state, replies, clients, setting)
-        return replace(state, round=state.round + 1, defence=None)
+            state = self.exposed(state, replies.ids)
+        return replace(state, round=state.round + 1, defence=None, coupling=None)
+
+    def exposed(self, state: State, ids: np.ndarray) -> State:
+        """Follow, in private runs, how many trainings of client j can have reached client i: "heard" (K, K)."""
+        if "heard" not in state.arrays:
+            return state
+        heard = state.arrays["heard"].clone()
+        heard[ids, ids] += 1
+        return state.with_arrays(heard=passed_on(heard, state.coupling if self.along_edges else None))
 
     def defended(self, state: State, clients: Clients, setting: Setting, ids: np.ndarray | None = None) -> State:
         """The state of a round whose couplings are guarded as `robust` says, or hide clients `ids` as `privacy` does."""
@@ -387,6 +298,7 @@ def stretched(state: State, replies: Replies, factor: float, setting: Setting) -
 
 def follow_influence(state: State, replies: Replies, coupling: Coupling) -> State:
     """I ← M (I + diag(‖Δ_j‖)), where influence is tracked; a coupling without a matrix M ends the tracking."""
+    state = replace(state, coupling=coupling)
     if "influence" not in state.arrays:
         return state
     if not coupling.linear and coupling.shares is None:

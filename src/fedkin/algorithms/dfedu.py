@@ -41,6 +41,7 @@ class DFedU(LaplacianRegularised):
     name: ClassVar[str] = "dfedu"
     title: ClassVar[str] = "dFedU"
     protects: ClassVar[tuple[Level, ...]] = ("sample",)
+    along_edges: ClassVar[bool] = True
     keeps: ClassVar[tuple[str, ...]] = ("edge_traffic",)
 
     def private(self, setting: Setting) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ class FedAvg(Algorithm):
     name: ClassVar[str] = "fedavg"
     title: ClassVar[str] = "FedAvg"
     protects: ClassVar[tuple[Level, ...]] = ("sample", "client")
+    along_edges: ClassVar[bool] = True
     defence: ClassVar[str] = "evidence"
 
     server_optimiser: ServerOptimiser = Field(

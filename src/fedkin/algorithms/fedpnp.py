@@ -40,6 +40,7 @@ class FedPnP(Algorithm):
     name: ClassVar[str] = "fedpnp"
     title: ClassVar[str] = "FedPnP"
     protects: ClassVar[tuple[Level, ...]] = ("sample", "client")
+    along_edges: ClassVar[bool] = True
     deploys: ClassVar[Deploys] = "validated"
     graph_spec: ClassVar[str | None] = "statistics"
 

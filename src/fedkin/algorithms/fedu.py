@@ -92,6 +92,7 @@ class FedU(LaplacianRegularised):
     name: ClassVar[str] = "fedu"
     title: ClassVar[str] = "FedU"
     protects: ClassVar[tuple[Level, ...]] = ("sample", "client")
+    along_edges: ClassVar[bool] = True
     in_place: ClassVar[bool] = True
 
     neighbours: Neighbours = Field("sampled", description="who pulls: the neighbours in the cohort (sampled), or all")

@@ -21,6 +21,7 @@ class Local(Algorithm):
     name: ClassVar[str] = "local"
     title: ClassVar[str] = "Local"
     protects: ClassVar[tuple[Level, ...]] = ("sample",)
+    along_edges: ClassVar[bool] = True
 
     def private(self, setting: Setting) -> tuple[str, ...]:
         return tuple(slot.name for slot in setting.spec.layout.slots)

@@ -28,6 +28,7 @@ class Oracle(Algorithm):
     name: ClassVar[str] = "oracle"
     title: ClassVar[str] = "Oracle"
     protects: ClassVar[tuple[Level, ...]] = ("sample", "client")
+    along_edges: ClassVar[bool] = True
 
     clusters: Labels | None = Field(
         None, description="cluster of each client: {name: label} or labels in order (default: the data's own truth)"

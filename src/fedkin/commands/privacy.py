@@ -53,8 +53,8 @@ def privacy(
         show.wrote(json)
     for level, clients in spent.items():
         whole = "" if budget is None else f" of {budget:g}"
-        title = f"ε spent{whole} at δ = {at:g}, hiding one {level}"
-        listed = show.table("client", "ε", title=title)
+        show.console().print(f"ε spent{whole} at δ = {at:g}, hiding one {level}", highlight=False)
+        listed = show.table("client", "ε")
         for name, epsilon in sorted(clients.items(), key=lambda entry: -entry[1]):
             listed.add_row(name, f"{epsilon:.4g}")
         show.console().print(listed)

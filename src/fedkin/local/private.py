@@ -25,7 +25,7 @@ from fedkin.local.kernels.linear import LinearKernel
 from fedkin.local.noise import Noise
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
-from fedkin.privacy.accounting import cost_of_steps, noise_for, steps_within
+from fedkin.privacy.accounting import cost_of_steps, steps_within
 from fedkin.privacy.ledger import TOLERANCE, Charge, Ledger
 from fedkin.privacy.noise import SecretStream
 from fedkin.privacy.settings import Planned, Privacy
@@ -119,13 +119,8 @@ class Account:
 
     @cached_property
     def noises(self) -> np.ndarray:
-        """Noise multipliers σ (k,): the one given, or such that the budget lasts for the planned rounds."""
-        privacy = self.privacy
-        if privacy.noise is not None:
-            return np.full(len(self.ids), privacy.noise)
-        how = [(float(q), int(n) * self.plan.rounds) for q, n in zip(self.rates, self.planned)]
-        found = [noise_for(privacy.epsilon, privacy.delta, q, steps) for q, steps in how]
-        return np.array(found) * np.sqrt(self.plan.queries)
+        """Noise multipliers σ (k,)."""
+        return np.array([self.privacy.sample_noise(float(q), int(n)) for q, n in zip(self.rates, self.planned)])
 
     @property
     def charged(self) -> np.ndarray:

@@ -47,6 +47,14 @@ class Privacy(BaseModel):
     )
     planned: Planned | None = Field(None, description="what the budget must last for; a run fills it in")
 
+    def sample_noise(self, rate: float, steps: int) -> float:
+        """The noise multiplier σ of a client whose rounds have so many steps at a sampling rate: the one given, or such that
+        the budget lasts for the planned rounds."""
+        if self.noise is not None:
+            return self.noise
+        rounds, queries = (1, 1) if self.planned is None else (self.planned.rounds, self.planned.queries)
+        return noise_for(self.epsilon, self.delta, rate, steps * rounds) * queries**0.5
+
     @property
     def client_noise(self) -> float:
         """The noise multiplier of one round, where whole clients are protected."""

@@ -80,7 +80,7 @@ class Run:
         )
         refuse_unprotected(algorithm, self.setting)
         algorithm.check(self.setting)
-        self.allowance, self.notes = Allowance.of(self.setting), private_notes(privacy, graph)
+        self.allowance, self.notes = Allowance.of(algorithm, self.setting), private_notes(privacy, graph)
         self.history = History(roster.names)
         self.memory = self._row_memory()
         self.state = self._owning(self._with_influence(algorithm.start(self.setting)))
@@ -249,6 +249,8 @@ class Run:
         """Gather what clients would deploy, and everything else worth keeping."""
         if "post" not in self.final:
             self._evaluate(last=True)
+        if self.allowance is not None:
+            self.state = self.allowance.with_exposure(self.state)
         parts, clients, spec = self._parts(), len(self.setting), self.setting.spec
         found = {when: whole_models(replies, self.state, self.setting) for when, replies in self.final.items()}
         metrics = {w: per_client_metrics(r.ids, r.arrays, clients, parts) for w, r in self.final.items()}

@@ -16,12 +16,12 @@ from fedkin.defence import EVIDENCE, parsed
 from fedkin.errors import FedkinError
 from fedkin.local.kernels import choose_kernel
 from fedkin.local.kernels.clipping import clipping_kernel
-from fedkin.privacy.accounting import accountants, cost_of_steps, steps_within
+from fedkin.privacy.accounting import accountants, cost_of_steps, epsilon_of, steps_within
 from fedkin.privacy.ledger import LEDGER, TOLERANCE, Charge, Ledger
 from fedkin.privacy.settings import Privacy
 from fedkin.run.options import Options
 
-SHOWN = ("epsilon",)
+SHOWN = ("epsilon", "exposure")
 """Arrays of the state that the result of a private run shows."""
 
 
@@ -79,14 +79,16 @@ class Allowance:
     privacy: Privacy
     ledger: Ledger | None
     """The server's own account, of whole clients; that of samples is kept where the samples are."""
+    batch: int = 1
+    """Samples of a step, on average."""
 
     @classmethod
-    def of(cls, setting: Setting) -> Allowance | None:
+    def of(cls, algorithm: Algorithm, setting: Setting) -> Allowance | None:
         privacy = setting.privacy
         if privacy is None:
             return None
         path = None if privacy.ledger is None else Path(privacy.ledger)
-        return cls(setting, privacy, Ledger(path) if privacy.level == "client" else None)
+        return cls(setting, privacy, Ledger(path) if privacy.level == "client" else None, algorithm.batch_size)
 
     @property
     def reserve(self) -> int:
@@ -96,11 +98,45 @@ class Allowance:
     def asked(self, algorithm: Algorithm, clients: Clients, state: State) -> State:
         """The state with what the clients' ledgers say, before the first round or the first after a resume."""
         if self.ledger is not None:
-            return self._counted(state)
+            return self._listening(self._counted(state))
         told = {**algorithm.told(state.round + 1), "privacy": self.privacy.model_dump()}
         replies = clients.ask("ledger", self.setting.everyone, shared={"sgd": told}, bill=False)
         empty = torch.zeros(len(self.setting), dtype=torch.float64)
-        return state.with_arrays(epsilon=empty, rounds_left=empty.clone()).with_account(replies)
+        return self._listening(state.with_arrays(epsilon=empty, rounds_left=empty.clone())).with_account(replies)
+
+    def _listening(self, state: State) -> State:
+        """The state with who can have heard of whom, where that is followed; a resumed run goes on with what it has."""
+        clients = len(self.setting)
+        if "heard" in state.arrays or "influence" not in state.arrays:
+            return state
+        return state.with_arrays(heard=torch.zeros((clients, clients), dtype=torch.float64))
+
+    def with_exposure(self, state: State) -> State:
+        """The state with ε_ij (K, K): what client i can have learned of client j in this run through the couplings, at the run's δ.
+
+        All that can have reached i comes from j's noisy trainings (or noisy hand-outs), so that i learns no more than their cost:
+        those of the rounds from which a chain of couplings leads to i (`Algorithm.exposed`). 0 where none does.
+        """
+        if "heard" not in state.arrays:
+            return state
+        heard = state.arrays["heard"].numpy()
+        exposure = np.zeros(heard.shape)
+        for j, cost in enumerate(self._costs()):
+            for rounds in np.unique(heard[:, j]):
+                exposure[heard[:, j] == rounds, j] = epsilon_of(rounds * cost, self.privacy.delta) if rounds else 0.0
+        np.fill_diagonal(exposure, 0.0)
+        return state.with_arrays(exposure=torch.from_numpy(exposure))
+
+    def _costs(self) -> list[np.ndarray]:
+        """What a round costs each client."""
+        privacy, plan = self.privacy, self.privacy.planned
+        if self.ledger is not None or plan is None:
+            return [cost_of_steps(1.0, privacy.client_noise)] * len(self.setting)
+        costs = []
+        for n in self.setting.sizes.tolist():
+            rate, steps = min(1.0, self.batch / n), plan.steps_per_round(-(-n // self.batch))
+            costs.append(cost_of_steps(rate, privacy.sample_noise(rate, steps) / plan.queries**0.5, steps))
+        return costs
 
     def refuse_spent(self, state: State) -> None:
         """Nobody can take part in even one round."""
