@@ -105,7 +105,7 @@ class Federation:
     ) -> Federation:
         """A federation from `{client name: (X, y)}`.
 
-        X is (n, *input shape), y is (n,) labels or numbers. Each client is split into train, validation and test,
+        `X` is `(n, *input shape)`, `y` is `(n,)` labels or numbers. Each client is split into train, validation and test,
         stratified by class where a class has enough samples. A client may instead bring its own split as
         `{"train": (X, y), "test": (X, y), "validation": (X, y)}` (the last is optional).
         `task` is guessed when not given: integer, boolean and text targets are classes, several columns of 0 and 1 are

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from fedkin.algorithm import Setting, State
-from fedkin.errors import FedkinError
+from fedkin.errors import EveryoneFailed, FedkinError
 from fedkin.run import checkpoint
 
 
@@ -19,7 +19,7 @@ def refuse_divergence(number: int, state: State, setting: Setting, asked: int, o
     failed: Mapping[str, str] = state.log.get("failed", {})
     if failed and len(failed) >= asked:
         name, reason = next(iter(failed.items()))
-        raise FedkinError(f"round {number}: every client failed, first {name!r}: {reason}{kept}")
+        raise EveryoneFailed(f"round {number}: every client failed, first {name!r}: {reason}{kept}", failed)
     diverged = list(state.log.get("diverged", []))
     if "rows" in state.arrays:
         ids = setting.everyone if state.changed is None else state.changed

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedkin import algorithms
 from fedkin.algorithm import Algorithm, Setting, State
 from fedkin.clients import Clients, Replies, joined
-from fedkin.errors import FedkinError
+from fedkin.errors import EveryoneFailed, FedkinError
 from fedkin.files import FileBatch
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelSpec, rows_of
@@ -40,6 +40,9 @@ from fedkin.streams import Streams
 
 INFLUENCE_LIMIT = 1500
 """Above this many clients the K×K influence matrix is kept only on request."""
+
+SKIPS = 3
+"""So many rounds in a row in which all of a cohort fail end the run; of all clients, one."""
 
 ASK_LIMIT = 2**28
 """Rows of more bytes than this are evaluated some clients at a time, by methods that write over rows in place."""
@@ -92,6 +95,8 @@ class Run:
             trained=int(roster.train.sum()),
         )
         self.saves = Saves()
+        self.skipped = 0
+        """Rounds in a row in which nobody of the cohort answered well."""
         self.finished = False
         self.final: dict[str, Replies] = {}
         """The last evaluation with the clients' whole models, "pre" and "post"."""
@@ -178,10 +183,17 @@ class Run:
         state = replace(self.state, watched=evaluates and self.options.rows_file is None)
         if self.allowance is not None:
             state = self.allowance.pay(cohort, state)
-        self.state = self.algorithm.round(state, self.clients, cohort, self.setting)
-        if self.allowance is not None:
-            self.state = self.allowance.noted(self.state)
-        refuse_divergence(number, self.state, self.setting, len(cohort), self.out)
+        try:
+            self.state = self.algorithm.round(state, self.clients, cohort, self.setting)
+            if self.allowance is not None:
+                self.state = self.allowance.noted(self.state)
+            refuse_divergence(number, self.state, self.setting, len(cohort), self.out)
+            self.skipped = 0
+        except EveryoneFailed as problem:  # of some clients alone, and perhaps all at one site: others may do better
+            self.skipped += 1
+            if len(cohort) == len(self.setting) or self.skipped == SKIPS:
+                raise
+            self.state = replace(self.state, round=number, log={"failed": problem.failed})
         self._release()
         self.seconds += time.perf_counter() - started
         record: Record = {"round": number, "participants": len(cohort), "log": dict(self.state.log)}
@@ -313,9 +325,8 @@ class Run:
     def _on_global_test(self, models: Tensor) -> list[float]:
         """The metric of every client's model on the union of all test sets, one value per client."""
         replies = self.clients.ask("cross_evaluate", self.setting.everyone, shared={"models": models}, bill=False)
-        told = replies["metric"].isfinite()
-        weight = replies["count"].double()[:, None] * told
-        return ((weight * replies["metric"].nan_to_num()).sum(dim=0) / weight.sum(dim=0).clamp(min=1)).tolist()
+        weight = replies["metric_count"].double()
+        return ((weight * replies["metric"]).sum(dim=0) / weight.sum(dim=0).clamp(min=1)).tolist()
 
     def config(self) -> dict[str, Any]:
         """Everything needed to repeat the run, as written to config.toml."""
