@@ -128,7 +128,7 @@ def once(out, used, last):
         return begin(self, place, dtype)
 
     PrivateTraining.plan = plan
-    arm(Points(last), out)
+    arm(Points("kill", last), out)
     if checkpoint.latest(out) is None:
         train(federation, "mlr", "fedavg", rounds=2, checkpoint_every=1, workers=1, out=out, privacy=privacy)
     else:
