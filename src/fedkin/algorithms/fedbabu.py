@@ -16,6 +16,7 @@ from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, private_columns, training_task
 from fedkin.local.terms import Mask
 from fedkin.local.training import train_rows
+from fedkin.privacy.settings import Planned
 
 
 class FedBABU(FedPer):
@@ -39,6 +40,11 @@ class FedBABU(FedPer):
 
     tune_epochs: int = Field(5, ge=1, description="passes over the client's data to fine-tune")
     tune: Literal["all", "head", "body"] = Field("all", description="what is fine-tuned")
+
+    def planned(self, rounds: int) -> Planned:
+        """Fine-tuning may take more epochs than a round."""
+        once = super().planned(rounds)
+        return once.model_copy(update={"epochs": max(once.epochs, self.tune_epochs)})
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         return LocalWork(f"{__name__}:fedbabu", shared={"part": "body"})

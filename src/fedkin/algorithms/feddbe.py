@@ -20,6 +20,7 @@ from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
 from fedkin.local.training import Chunk, train_chunks, train_rows
 from fedkin.models.cut import cut
+from fedkin.privacy.settings import Level
 
 
 class FedDBE(FedAvg):
@@ -42,6 +43,7 @@ class FedDBE(FedAvg):
 
     name: ClassVar[str] = "feddbe"
     title: ClassVar[str] = "FedDBE"
+    protects: ClassVar[tuple[Level, ...]] = ()
     deploys: ClassVar[Deploys] = "trained"
 
     kappa: float = Field(5.0, ge=0, description="strength κ that draws the mean feature of a batch to the common mean")

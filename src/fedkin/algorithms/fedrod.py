@@ -18,6 +18,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
 from fedkin.local.training import Chunk, train_chunks
+from fedkin.privacy.settings import Level
 
 
 class FedRoD(FedAvg):
@@ -41,6 +42,7 @@ class FedRoD(FedAvg):
 
     name: ClassVar[str] = "fedrod"
     title: ClassVar[str] = "FedRoD"
+    protects: ClassVar[tuple[Level, ...]] = ()
     deploys: ClassVar[Deploys] = "trained"
 
     balanced: bool = Field(True, description="train the generic model with the balanced softmax")

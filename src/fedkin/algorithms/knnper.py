@@ -20,6 +20,7 @@ from fedkin.local.tasks import Request, Trained, private_columns, training_task
 from fedkin.local.training import train_rows
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.models.memory import MEMORY, Remembering, with_memory
+from fedkin.privacy.settings import Level
 from fedkin.streams import permutations
 from fedkin.task import Task
 
@@ -45,6 +46,7 @@ class KNNPer(FedAvg):
 
     name: ClassVar[str] = "knnper"
     title: ClassVar[str] = "kNN-Per"
+    protects: ClassVar[tuple[Level, ...]] = ()
     deploys: ClassVar[Deploys] = "trained"
 
     neighbours: int = Field(10, ge=1, description="nearest memories k that vote")

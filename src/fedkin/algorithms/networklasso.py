@@ -12,6 +12,7 @@ from fedkin.algorithm import Algorithm, Deploys, LocalWork, Setting, State, foll
 from fedkin.clients import Replies
 from fedkin.couplings import GraphTotalVariation
 from fedkin.local.batches import count_steps
+from fedkin.privacy.settings import Level
 
 
 class NetworkLasso(Algorithm):
@@ -40,6 +41,7 @@ class NetworkLasso(Algorithm):
 
     name: ClassVar[str] = "networklasso"
     title: ClassVar[str] = "Network Lasso"
+    protects: ClassVar[tuple[Level, ...]] = ("sample",)
     couples: ClassVar[bool] = False
     """Its coupling has no weights that `robust` could guard: an edge pulls with λ a_kl however far its ends are apart."""
     deploys: ClassVar[Deploys] = "validated"

@@ -36,6 +36,8 @@ class Plan:
     index: Tensor
     weight: Tensor
     steps: np.ndarray
+    widths: np.ndarray | None = None
+    """The largest batch of each step, (S,), where batches differ in size (private training); None: b."""
 
     def batches(self, x: Tensor, y: Tensor) -> Iterator[Batch]:
         """Step after step, the samples of all clients that make it. Clients must be sorted by steps, most first.
@@ -47,9 +49,10 @@ class Plan:
         for step in range(self.index.shape[1]):
             while self.steps[active - 1] <= step:
                 active -= 1
-            index = self.index[:active, step]
+            width = None if self.widths is None else int(self.widths[step])
+            index, weight = self.index[:active, step, :width], self.weight[:active, step, :width]
             samples = torch.index_select(x, 0, index.reshape(-1), out=buffer[: index.numel()])
-            yield Batch(active, samples.view(*index.shape, *x.shape[1:]), y[index], self.weight[:active, step])
+            yield Batch(active, samples.view(*index.shape, *x.shape[1:]), y[index], weight)
 
 
 def count_steps(sizes: np.ndarray, batch_size: int, epochs: int, steps: int | None) -> np.ndarray:

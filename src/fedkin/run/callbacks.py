@@ -102,9 +102,11 @@ class Progress(Callback):
         metric = run.setting.task.headline_metric
         means = {when: round_mean(record, when, f"test_{metric.key}") for when in ("pre", "post") if when in record}
         parts = [f"{when} {metric.amount(mean)}" for when, mean in means.items()]
+        if run.setting.privacy is not None and "epsilon" in record["log"]:
+            parts.append(f"ε {record['log']['epsilon']:.3g} of {run.setting.privacy.epsilon:g}")
         self.bar.update(self.work, completed=record["round"])
         if parts:
-            self.bar.update(self.work, news=f"{metric.label} {' '.join(parts)}")
+            self.bar.update(self.work, news=f"{metric.label} {' '.join(parts)}" if means else " ".join(parts))
 
     def on_end(self, run: Run) -> None:
         self.bar.stop()

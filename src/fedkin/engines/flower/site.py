@@ -34,6 +34,7 @@ from fedkin.local.mail import Mail
 from fedkin.local.tasks import Request
 from fedkin.models import ModelSpec
 from fedkin.models.frozen import with_frozen
+from fedkin.privacy.ledger import LEDGER, Ledger
 from fedkin.result.export import file_stems
 from fedkin.streams import Streams
 from fedkin.task.losses import names_an_import
@@ -134,7 +135,9 @@ class Site:
             if names_an_import(name):
                 self._check_trust(name, self.settings.trust)
         federation = self._federation(setup)
-        return Host(federation, self._spec(setup, federation.names), Streams(setup.seed))
+        host = Host(federation, self._spec(setup, federation.names), Streams(setup.seed))
+        host.shard.ledger = Ledger(self.folder / LEDGER)
+        return host
 
     def _spec(self, setup: Setup, names: Sequence[str]) -> ModelSpec:
         """The model, with the frozen part that the server sent before."""

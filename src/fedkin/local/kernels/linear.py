@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -121,6 +121,25 @@ class LinearKernel:
         self.back(went, delta, out)
         return loss
 
+    def clipped_gradient(self, rows: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor, clip: float) -> Tensor:
+        """Write Σ_i weight_ki·clip(∇ℓ_ki) into `out` (k, P), the gradient of every sample clipped to a norm; the losses (k,)."""
+        counted = (weight > 0).to(weight.dtype)
+        went = self.ahead(rows, x, counted)
+        losses, delta = self.output_gradient(went.outputs, y, counted)
+        deltas = [delta]  # of every layer, (k, out, b)
+        for layer in reversed(range(1, len(went.weights))):
+            delta = chain.below(went.weights[layer], delta, went.values[layer], self.activations[layer - 1])
+            if layer in went.masks:
+                delta.mul_(went.masks[layer])
+            deltas.insert(0, delta)
+        chain.clip_samples(went.a, deltas, self._tensors(rows)[1], weight, clip)
+        slopes, bias_slopes = self._tensors(out)
+        for layer, delta in enumerate(deltas):
+            torch.bmm(delta, went.a[layer].transpose(1, 2), out=slopes[layer])
+            if self.layers[layer].bias is not None:
+                torch.sum(delta, dim=2, out=bias_slopes[layer])
+        return losses * weight.amax(dim=1)
+
     def ahead(self, rows: Tensor, x: Tensor, weight: Tensor) -> Pass:
         """A training pass of the samples (k, b, *input) with weights (k, b) through the networks."""
         weights, biases = self._tensors(rows)
@@ -204,6 +223,42 @@ class LinearKernel:
             self.bend,
             self.class_weight.to(rows.dtype),
         )
+        for old, new in zip(parameters, blocks):
+            old.copy_(new)
+        return total
+
+    def descend_privately(
+        self,
+        rows: Tensor,
+        x: Tensor,
+        y: Tensor,
+        plan: Plan,
+        rate: float,
+        shrink: float,
+        push: Tensor | None,
+        clip: float,
+        noise: Callable[[int], Tensor],
+    ) -> Tensor:
+        """`descend` with the gradient of every sample clipped and noise added: `noise(a)` is that of a step, (a, P)."""
+        parameters = [tensor for kind in self._tensors(rows) for tensor in kind]
+        blocks = [tensor.contiguous() for tensor in parameters]
+        pushes = [] if push is None else [tensor.contiguous() for kind in self._tensors(push) for tensor in kind]
+        half, total = len(self.layers), rows.new_zeros(len(rows))
+        how = rate, shrink, self.form, self.bend, self.class_weight.to(rows.dtype), clip
+        for active, inputs, targets, share in plan.batches(x.flatten(1), y):
+            some = [tensor[:active] for tensor in blocks]
+            added = [tensor for kind in self._tensors(noise(active)) for tensor in kind]
+            total[:active] += chain.private_step(
+                some[:half],
+                some[half:],
+                [tensor[:active] for tensor in pushes],
+                added,
+                self.activations,
+                inputs.transpose(1, 2),
+                targets,
+                share,
+                *how,
+            )
         for old, new in zip(parameters, blocks):
             old.copy_(new)
         return total
