@@ -241,6 +241,8 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
     loss_per_sample = loss_of(shard.task)
     answer = {name: torch.zeros(len(ids), dtype=torch.float64) for name in names}
     answer |= {f"{name}_count": torch.zeros(len(ids), dtype=torch.int64) for name in may_lack(shard.task)}
+    if shard.task.one_label:
+        answer["distinct_count"] = torch.zeros(len(ids), dtype=torch.float64)
 
     def work(chosen: np.ndarray) -> None:
         longest = int(sizes[chosen].max())
@@ -261,7 +263,7 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
             answer[name][pick] = sums / torch.from_numpy(np.maximum(sizes[chosen], 1))
         several = distinct(shard.task, outputs, real)
         if several is not None:
-            answer.setdefault("distinct_count", torch.zeros(len(ids), dtype=torch.float64))[pick] = several
+            answer["distinct_count"][pick] = several
         if not means.keys() >= set(shard.task.metric_keys):
             for k, place in enumerate(chosen):
                 n = int(sizes[place])

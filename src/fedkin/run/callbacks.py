@@ -113,13 +113,15 @@ class Progress(Callback):
 
 
 def shows_progress(asked: bool | None = None) -> bool:
-    """Whether to show a bar: as asked, and by default where somebody looks, at a terminal or in a notebook."""
+    """Whether to show a bar: as asked, and by default where somebody looks, at a terminal or in a notebook (that can show one)."""
     if asked is not None:
         return asked
+    from importlib.util import find_spec
+
     from rich.console import Console
 
     console = Console(stderr=True)
-    return console.is_terminal or console.is_jupyter
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
 class CsvHistory(Callback):
