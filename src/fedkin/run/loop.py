@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedkin import algorithms
 from fedkin.algorithm import Algorithm, Setting, State
@@ -26,7 +25,7 @@ from fedkin.roster import Roster
 from fedkin.run import checkpoint
 from fedkin.run.cadence import Saves, rounds_between_tests
 from fedkin.run.callbacks import Callback, Interrupt, as_callbacks
-from fedkin.run.deployed import choose_trained, per_client_metrics, picked, whole_models
+from fedkin.run.deployed import choose_trained, on_global_test, per_client_metrics, picked, whole_models
 from fedkin.run.directory import RunDirectory, refuse_other_settings
 from fedkin.run.divergence import refuse_divergence
 from fedkin.run.earlier import Earlier
@@ -289,7 +288,9 @@ class Run:
             models = self.clients.estimators()
         facts = self._facts() | {"single_class": single_class(self.roster, self.final, trained)}
         if self.options.global_test:
-            facts["global"] = {when: self._on_global_test(rows) for when, (rows, _) in found.items()}
+            facts["global"] = {
+                when: on_global_test(self.clients, self.setting.everyone, rows) for when, (rows, _) in found.items()
+            }
         result = Result(
             names=self.setting.names,
             task=self.setting.task,
@@ -337,12 +338,6 @@ class Run:
             "inputs": self.roster.inputs,
         }
 
-    def _on_global_test(self, models: Tensor) -> list[float]:
-        """The metric of every client's model on the union of all test sets, one value per client."""
-        replies = self.clients.ask("cross_evaluate", self.setting.everyone, shared={"models": models}, bill=False)
-        weight = replies["metric_count"].double()
-        return ((weight * replies["metric"]).sum(dim=0) / weight.sum(dim=0).clamp(min=1)).tolist()
-
     def config(self) -> dict[str, Any]:
         """Everything needed to repeat the run, as written to config.toml."""
         return config_of(self.roster, self.setting.model, self.algorithm, self.options, self.setting.graph, self.out)
@@ -351,17 +346,11 @@ class Run:
         """Save all state of server and clients, atomically; the two newest checkpoints are kept."""
         if self.out is not None:
             with self.saves.timed():
-                private = self.clients.snapshot()
+                private, spent = self.clients.snapshot(), {"traffic": asdict(self.clients.traffic)}
+                progress = {"seconds": self.seconds, "evaluation_seconds": self.evaluation_seconds, **spent}
                 with FileBatch(self.out) as batch:
                     self.history.save(self.out / "history.jsonl", batch)
-                    checkpoint.save(self.out, self.state, private, self._progress(), self._release, batch)
-
-    def _progress(self) -> dict[str, Any]:
-        return {
-            "seconds": self.seconds,
-            "evaluation_seconds": self.evaluation_seconds,
-            "traffic": asdict(self.clients.traffic),
-        }
+                    checkpoint.save(self.out, self.state, private, progress, self._release, batch)
 
     def close(self) -> None:
         """Let go of clients, files and the directory."""
@@ -397,11 +386,7 @@ class Run:
     def _go_back_to(self, path: Path, first: int | None) -> None:
         """Take up the state of a checkpoint, and the history up to it."""
         state, private, progress = checkpoint.read_checkpoint(path)
-        for name in ("rows", "influence"):
-            ours, theirs = (s.arrays.get(name) for s in (self.state, state))
-            lost = theirs is None and name == "rows"
-            if ours is not None and (lost or (theirs is not None and theirs.shape != ours.shape)):
-                raise FedkinError(f"{path} does not fit this run: its {name} have another shape; start the run again")
+        checkpoint.refuse_other_shapes(path, state, self.state)
         self.state = self._owning(state)
         try:
             self.clients.restore(private)
