@@ -18,7 +18,7 @@ FILES = [path for path in sorted(ROOT.rglob("*.py")) if "templates" not in path.
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
 
 LAYERS = [
-    {"errors"},
+    {"compiled", "errors"},
     {"files", "notebook", "plugins", "steps", "streams", "threads"},
     {"task", "privacy"},
     {"graphs", "models"},

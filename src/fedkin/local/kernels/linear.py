@@ -12,6 +12,7 @@ from fedkin.local.batches import Plan
 from fedkin.local.kernels import chain
 from fedkin.local.noise import Drop, Noise
 from fedkin.models import Layout, Slot
+from fedkin.steps import Rule
 from fedkin.task import Task
 from fedkin.task.losses import described, loss_of, parse_loss
 
@@ -226,6 +227,33 @@ class LinearKernel:
         for old, new in zip(parameters, blocks):
             old.copy_(new)
         return total
+
+    def descend_by_rule(
+        self, rows: Tensor, x: Tensor, y: Tensor, plan: Plan, rule: Rule, shrink: float, push: Tensor | None
+    ) -> Tensor:
+        """Each client's steps of the rule down ∇f(w) + (1 − shrink)·w − push (k, P), in place; the sums of its losses, (k,)."""
+        weights = rows[:, : self.layout.n_parameters]
+        slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
+        return chain.descend_by_rule(
+            weights,
+            slopes,
+            *self._tensors(weights),
+            *self._tensors(slopes),
+            rows.new_empty(0) if push is None else push,
+            self.activations,
+            x.flatten(1),
+            y,
+            plan.index,
+            plan.weight,
+            plan.steps.tolist(),
+            shrink,
+            self.form,
+            self.bend,
+            self.class_weight.to(rows.dtype),
+            rule.name,
+            rule.moments,
+            rule.numbers,
+        )
 
     def descend_privately(
         self,
