@@ -53,7 +53,7 @@ def log_counts(shard: Shard, ids: np.ndarray) -> Tensor:
     """log π_k: the logarithm of each client's training samples per class, (k, C); zeros for a regression."""
     if shard.task.kind != "classification":
         return torch.zeros((len(ids), shard.task.outputs), dtype=shard.spec.dtype)
-    counts = [torch.bincount(shard.train.of(int(k))[1], minlength=shard.task.outputs) for k in ids]
+    counts = [torch.bincount(shard.train.targets(int(k)), minlength=shard.task.outputs) for k in ids]
     return torch.stack(counts).to(shard.spec.dtype).clamp(min=1e-9).log()
 
 

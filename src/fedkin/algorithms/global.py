@@ -60,7 +60,7 @@ def pooled_training(shard: Shard, request: Request, rows: Tensor, counters: Tens
     plan = pooled_plan(shard, ids, settings, shared["round"], rows.dtype)
     row, count, losses = rows[:1].clone(), counters[:1], rows.new_zeros(1)
 
-    samples, rate = (shard.train.x, shard.train.y), settings.rate(shared["round"])
+    samples, rate = shard.train, settings.rate(shared["round"])
     rule = settings.rule(rate, row[:, : shard.spec.layout.n_parameters])
     kept = Moments(shard, ids, "pool") if settings.moments == "keep" else None
     word = np.array([shard.streams.integer("pool", shared["round"])], dtype=np.uint64)

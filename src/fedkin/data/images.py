@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedkin.data.federate import Fit, Recipe, Scale, pooled
+from fedkin.data.federate import Recipe, pooled
 from fedkin.data.source import Arrays
 from fedkin.errors import unknown
-from fedkin.federation import Federation
+from fedkin.federation import Federation, Scaling
 
 
-def unit(train: np.ndarray) -> Scale:
+def unit(train: np.ndarray) -> Scaling:
     """Pixels 0…255 to [0, 1]."""
-    return lambda raw: np.multiply(raw, np.float32(1 / 255), dtype=np.float32)
+    return Scaling(1 / 255)
 
 
-def symmetric(train: np.ndarray) -> Scale:
+def symmetric(train: np.ndarray) -> Scaling:
     """Pixels 0…255 to [−1, 1]."""
-
-    def scale(raw: np.ndarray) -> np.ndarray:
-        x = np.multiply(raw, np.float32(2 / 255), dtype=np.float32)
-        x -= np.float32(1)
-        return x
-
-    return scale
+    return Scaling(2 / 255, np.ones(1, dtype=np.float32))
 
 
 def _moments(train: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -42,22 +36,15 @@ def _moments(train: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.n
     return mean.astype(np.float32), np.sqrt(np.maximum(square / count - mean**2, 0)).astype(np.float32)
 
 
-def _standard(axes: tuple[int, ...], extra: float) -> Fit:
-    def fit(train: np.ndarray) -> Scale:
+def _standard(axes: tuple[int, ...], extra: float) -> Callable[[np.ndarray], Scaling]:
+    def fit(train: np.ndarray) -> Scaling:
         mean, deviation = _moments(train, axes)
-
-        def scale(raw: np.ndarray) -> np.ndarray:
-            x = np.multiply(raw, np.float32(1 / 255), dtype=np.float32)
-            x -= mean
-            x /= deviation + np.float32(extra)
-            return x
-
-        return scale
+        return Scaling(1 / 255, mean[0], (deviation + np.float32(extra))[0])
 
     return fit
 
 
-SCALINGS: dict[str, Fit] = {
+SCALINGS: dict[str, Callable[[np.ndarray], Scaling]] = {
     "unit": unit,
     "symmetric": symmetric,
     "pixel": _standard((0,), 0.001),
@@ -76,6 +63,8 @@ def images(
 ) -> Federation:
     """A federation of images from arrays `train_x`, `train_y`, `test_x`, `test_y` (uint8, n × channels × h × w).
 
+    They stay bytes in memory and are scaled batch by batch.
+
     `standardise`: "unit" [0, 1]; "symmetric" [−1, 1]; "pixel" (x − μ)/(σ + 0.001) for each pixel, as in FedU;
     "mean_std" (x − μ)/σ for each channel; both fitted on the training rows of all clients.
     `files`: which files are pooled before clients are formed, "all" or "train". `shape`: "image" or "flat".
@@ -89,10 +78,11 @@ def images(
     x, y = arrays["train_x"], arrays["train_y"]
     if files == "all":
         x, y = np.concatenate([x, arrays["test_x"]]), np.concatenate([y, arrays["test_y"]])
-    inner = SCALINGS[standardise]
+    size, scaling = x.shape[1:], SCALINGS[standardise]
+    if shape == "image":
+        return pooled(recipe, x, np.asarray(y), classes, fit=scaling, samples=samples)
 
-    def fit(train: np.ndarray) -> Scale:
-        scale = inner(train)
-        return scale if shape == "image" else lambda raw: scale(raw).reshape(len(raw), math.prod(raw.shape[1:]))
+    def fit(train: np.ndarray) -> Scaling:
+        return scaling(train.reshape(-1, *size)).flat(size)
 
-    return pooled(recipe, x, np.asarray(y), classes, fit=fit, samples=samples)
+    return pooled(recipe, x.reshape(len(x), math.prod(size)), np.asarray(y), classes, fit=fit, samples=samples)

@@ -37,19 +37,16 @@ class Plan:
     weight: Tensor
     steps: np.ndarray
 
-    def batches(self, x: Tensor, y: Tensor) -> Iterator[Batch]:
-        """Step after step, the samples of all clients that make it. Clients must be sorted by steps, most first.
+    def each(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Step after step: how many clients make it, their samples (active, b) and weights (active, b).
 
-        All steps share one buffer for `x`: fresh memory for each costs as much as the copy. Use a batch before the next.
+        Clients must be sorted by steps, most first.
         """
         active = len(self.steps)
-        buffer = x.new_empty((self.index.shape[0] * self.index.shape[2], *x.shape[1:]))
         for step in range(self.index.shape[1]):
             while self.steps[active - 1] <= step:
                 active -= 1
-            index = self.index[:active, step]
-            samples = torch.index_select(x, 0, index.reshape(-1), out=buffer[: index.numel()])
-            yield Batch(active, samples.view(*index.shape, *x.shape[1:]), y[index], self.weight[:active, step])
+            yield active, self.index[:active, step], self.weight[:active, step]
 
 
 def count_steps(sizes: np.ndarray, batch_size: int, epochs: int, steps: int | None) -> np.ndarray:

@@ -19,7 +19,7 @@ from torch.nn import functional
 from fedkin.local.kernels import Kernel
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
-from fedkin.local.training import Chunk, train_chunks
+from fedkin.local.training import Chunk, slabs, train_chunks
 from fedkin.models.cut import Cut, cut
 from fedkin.task.losses import PerSample, loss_of
 
@@ -133,10 +133,10 @@ def part_features(
         place = np.arange(int(sizes[chosen].max()))[None, :]
         real = torch.from_numpy(place < sizes[chosen][:, None])
         index = torch.from_numpy(samples.offsets[ids[chosen]][:, None] + np.minimum(place, sizes[chosen][:, None] - 1))
-        x = samples.x.index_select(0, index.reshape(-1)).view(*index.shape, *samples.x.shape[1:])
         kernel = tap.kernels.get()
         try:
-            features = kernel.outputs(rows[pick], x)[..., tap.outputs :]
+            seen = [kernel.outputs(rows[pick], samples.inputs(some)) for some in slabs(index, samples)]
+            features = torch.cat(seen, dim=1)[..., tap.outputs :]
         finally:
             tap.kernels.put(kernel)
         share = real.to(rows.dtype)
@@ -149,15 +149,15 @@ def part_features(
             answer["parts"][pick] = torch.einsum("knc,knd->kcd", member / counts.clamp(min=1)[:, None], features)
             answer["held"][pick] = counts > 0
 
-    shard.each(work, shard.chunks(ids, sizes, chunk_size(tap, sizes, samples.x)))
+    shard.each(work, shard.chunks(ids, sizes, chunk_size(tap, sizes, samples.numbers)))
     return answer
 
 
-def chunk_size(tap: Taps, sizes: np.ndarray, x: Tensor, limit: int = 2**22) -> int:
+def chunk_size(tap: Taps, sizes: np.ndarray, numbers: int, limit: int = 2**22) -> int:
     """How many clients to evaluate at once: few enough that their inputs stay small."""
     kernel = tap.kernels.get()
     tap.kernels.put(kernel)
-    return max(1, min(kernel.chunk, limit // max(1, int(sizes.max()) * x[0].numel())))
+    return max(1, min(kernel.chunk, limit // max(1, int(sizes.max()) * numbers)))
 
 
 def train_guided(
@@ -173,7 +173,7 @@ def train_guided(
 ) -> tuple[Tensor, Tensor]:
     """SGD on ℓ + strength·penalty(h_i, g_i), where g_i is the guide (k, m, d) of sample i's part; as `train` otherwise."""
     samples = shard.train
-    positions = torch.arange(len(samples.x))
+    positions = torch.arange(samples.count)
 
     def work(chunk: Chunk) -> Tensor:
         mine, first = guides[chunk.place].to(rows.dtype), torch.from_numpy(samples.offsets[ids[chunk.place]])[:, None]
@@ -184,7 +184,7 @@ def train_guided(
         kernel = tap.kernels.get()
         kernel.noise = chunk.kernel.noise
         try:
-            for a, x, where, weight in chunk.plan("batches").batches(samples.x, positions):
+            for a, x, where, weight in samples.batches(chunk.plan("batches"), positions):
                 y = samples.y[where]
                 part = y if granularity == "class" else where - first[:a] if granularity == "aligned" else 0
                 goal = mine[client[:a], part].expand(*where.shape, -1)
@@ -208,7 +208,7 @@ def part_targets(shard: Shard, ids: np.ndarray, granularity: Granularity) -> tup
     target of a mixed part of a regression task is the mean, which gives the gradient of the mean squared error.
     """
     samples, classes = shard.train, shard.task.outputs
-    own = [samples.of(int(k))[1] for k in ids]
+    own = [samples.targets(int(k)) for k in ids]
     if shard.task.one_label:
         own = [functional.one_hot(y, classes).to(shard.spec.dtype) for y in own]
     mean = torch.stack([y.to(shard.spec.dtype).mean(dim=0) for y in own])

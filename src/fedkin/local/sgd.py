@@ -16,6 +16,7 @@ from torch import Tensor
 from fedkin.local.batches import Plan
 from fedkin.local.kernels import Kernel
 from fedkin.local.kernels.linear import LinearKernel
+from fedkin.local.samples import Samples
 from fedkin.local.schedules import Schedule, schedule
 from fedkin.local.terms import Clip, Decay, Term, affine
 from fedkin.steps import Optimiser, Rule, step_rule
@@ -83,7 +84,7 @@ class Sgd(BaseModel):
 def descend(
     kernel: Kernel,
     rows: Tensor,
-    samples: tuple[Tensor, Tensor],
+    samples: Samples,
     plan: Plan,
     terms: Sequence[Term],
     rule: Rule,
@@ -92,17 +93,17 @@ def descend(
 ) -> Tensor:
     """Train a chunk of clients in place; return each client's mean training loss over its steps, shape (k,).
 
-    rows (k, B), sorted so that clients with more steps come first; samples (x, y) of the shard.
+    rows (k, B), sorted so that clients with more steps come first.
     """
     weights = rows[:, : kernel.layout.n_parameters]
     steps = torch.from_numpy(plan.steps).clamp(min=1).to(rows.dtype)
     if isinstance(kernel, LinearKernel) and kernel.fuses and rule.plain:
         together = affine(terms, rate)
         if together is not None:  # all terms in one pass over the weights
-            return kernel.descend(rows, *samples, plan, rate, *together) / steps
+            return kernel.descend(rows, samples.pieces(plan), rate, *together) / steps
     slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
     total = rows.new_zeros(len(rows))
-    for active, x, y, weight in plan.batches(*samples):
+    for active, x, y, weight in samples.batches(plan):
         w, g = weights[:active], slopes[:active]
         total[:active] += kernel.gradient(
             rows[:active], x, y, weight, g, None if counters is None else counters[:active]

@@ -14,27 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.federation import Federation, Split
+from fedkin.federation import Federation
 from fedkin.local.kernels import Kernel, choose
+from fedkin.local.samples import Samples
 from fedkin.models import ModelSpec
 from fedkin.streams import Streams, client_keys
 from fedkin.threads import one_thread
 
 T = TypeVar("T")
-
-
-class Samples:
-    """One split of a shard as tensors: client k owns rows offsets[k]:offsets[k+1]."""
-
-    def __init__(self, split: Split, dtype: torch.dtype, tokens: bool) -> None:
-        self.x = torch.as_tensor(split.x, dtype=torch.int64 if tokens else dtype)
-        self.y = torch.as_tensor(split.y, dtype=torch.int64 if split.y.dtype.kind in "iu" else dtype)
-        self.offsets = split.offsets
-        self.sizes = split.sizes
-
-    def of(self, k: int) -> tuple[Tensor, Tensor]:
-        rows = slice(int(self.offsets[k]), int(self.offsets[k + 1]))
-        return self.x[rows], self.y[rows]
 
 
 class Shard:
@@ -123,7 +110,9 @@ class Shard:
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def close(self) -> None:
-        """End the worker threads."""
+        """End the worker threads, and the processes that read ahead."""
+        for samples in (self.train, self.validation, self.test):
+            samples.close()
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None

@@ -17,14 +17,17 @@ from fedkin.local.batches import Batch, Plan, count_steps, plan_batches
 from fedkin.local.forecasts import forecast_errors, forecast_names
 from fedkin.local.kernels import Kernel
 from fedkin.local.noise import Noise
+from fedkin.local.samples import Samples
 from fedkin.local.sgd import Sgd, descend
-from fedkin.local.shard import Samples, Shard
+from fedkin.local.shard import Shard
 from fedkin.local.terms import Term
 from fedkin.steps import Rule
 from fedkin.task import Task
 from fedkin.task.losses import loss_of, mse
 
 Part = Literal["train", "validation", "test"]
+PART = 2**24
+"""Numbers in the inputs that are evaluated at once."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Chunk:
 
     def batches(self, purpose: str = "batches") -> Iterator[Batch]:
         """The batches of every step. Another purpose gives independent batches, as many."""
-        return self.plan(purpose).batches(self.shard.train.x, self.shard.train.y)
+        return self.shard.train.batches(self.plan(purpose))
 
     def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
         """Write ∇f at `rows` (a, B) into `out` (a, P), clipped and with weight decay; return the losses (a,).
@@ -166,7 +169,7 @@ def train(
     """
 
     def work(chunk: Chunk) -> Tensor:
-        samples, plan = (shard.train.x, shard.train.y), chunk.plan("batches")
+        samples, plan = shard.train, chunk.plan("batches")
         all_terms = [*settings.terms(), *(term.of(chunk.place) for term in terms)]
         return descend(chunk.kernel, chunk.rows, samples, plan, all_terms, chunk.rule(), chunk.rate, chunk.counters)
 
@@ -247,6 +250,11 @@ def valued(task: Task, found: Mapping[str, float], n: int) -> dict[str, float]:
     return told | {f"{name}_count": n if math.isfinite(found[name]) else 0 for name in may_lack(task) if name in found}
 
 
+def slabs(index: Tensor, samples: Samples) -> Sequence[Tensor]:
+    """Rows (k, n) in parts along n, so that the inputs of one client alone never take much memory."""
+    return index.split(max(1, PART // max(1, index.shape[0] * samples.numbers)), dim=1)
+
+
 def evaluate(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int = 2**22) -> dict[str, Tensor]:
     """Mean loss and the task's metrics of each client's model on its own samples.
 
@@ -273,8 +281,7 @@ def evaluate(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int
         index = torch.from_numpy(samples.offsets[ids[chosen]][:, None] + place)
         real = torch.from_numpy(np.arange(longest)[None, :] < sizes[chosen][:, None])
         with shard.kernel() as kernel, torch.no_grad():
-            x = samples.x.index_select(0, index.reshape(-1)).view(*index.shape, *samples.x.shape[1:])
-            outputs = kernel.outputs(rows[pick], x)
+            outputs = torch.cat([kernel.outputs(rows[pick], samples.inputs(some)) for some in slabs(index, samples)], 1)
         targets = samples.y[index]
         stacked = outputs.flatten(0, 1), targets.flatten(0, 1)
         means = {"loss": loss_per_sample(*stacked), **per_sample(shard.task, *stacked)}
@@ -293,8 +300,8 @@ def evaluate(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int
             answer[name][pick] = value.double()
 
     with shard.kernel() as kernel:
-        per_client = max(1, int(sizes.max(initial=1)) * max(1, samples.x[0].numel() if len(samples.x) else 1))
+        per_client = max(1, int(sizes.max(initial=1)) * max(1, samples.numbers))
         size = max(1, min(kernel.chunk, limit // per_client))
-    if len(samples.x):
+    if samples.count:
         shard.each(work, shard.chunks(ids, sizes, size))
     return {**answer, "count": torch.from_numpy(sizes.copy())}

@@ -126,12 +126,14 @@ def joined(one: Split, other: Split) -> Split:
     """The samples of two splits of the same clients as one."""
     if not other.sizes.any():
         return one
-    return Split.join([(np.concatenate([a, c]), np.concatenate([b, d])) for (a, b), (c, d) in zip(one, other)])
+    pairs = [[split.part(k, np.arange(split.sizes[k])) for split in (one, other)] for k in range(len(one))]
+    both = Split.join([part for pair in pairs for part in pair], one.scaling)
+    return Split(both.stored, both.y, both.offsets[::2], one.scaling)
 
 
 def whole(federation: Federation) -> Federation:
     """The federation with its validation samples among those for training: folds take their place."""
-    nothing = Split.join([(federation.train.x[:0], federation.train.y[:0])] * len(federation))
+    nothing = Split.join([federation.train.part(0, np.arange(0))] * len(federation), federation.train.scaling)
     return replace(federation, train=joined(federation.train, federation.validation), validation=nothing)
 
 

@@ -80,7 +80,7 @@ def gather_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     for place, value in enumerate(outputs):
         if value is None:
             continue
-        own = shard.validation.of(int(request.ids[place]))[1]
+        own = shard.validation.targets(int(request.ids[place]))
         kept[place, : len(own)] = value.transpose(0, 1)
         targets[place, : len(own)] = own
         effective[place] = _effective(own, shard.task.one_label)

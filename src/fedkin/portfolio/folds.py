@@ -25,22 +25,20 @@ def folded(federation: Federation, count: int, used: int | None = None, seed: in
         raise FedkinError(f"folds = {count}; at least 2 are needed")
     which = [assign(federation, k, count, seed) for k in range(len(federation))]
     rest, held = [], []
-    used = count if used is None else used
+    used, train = count if used is None else used, federation.train
     for fold in range(used):
         for k in range(len(federation)):
-            x, y = federation.train[k]
-            out = which[k] == fold
-            rest.append((x[~out], y[~out]))
-            held.append((x[out], y[out]))
-    x, y = federation.train.x[:0], federation.train.y[:0]
+            rest.append(train.part(k, np.flatnonzero(which[k] != fold)))
+            held.append(train.part(k, np.flatnonzero(which[k] == fold)))
+    nobody = train.part(0, np.arange(0))
     names = tuple(fold_name(name, fold) for fold in range(used) for name in federation.names)
-    nothing = Split.join([(x, y)] * len(names))
-    return Federation(names, federation.task, Split.join(rest), Split.join(held), nothing)
+    parts = [Split.join(part, train.scaling) for part in (rest, held, [nobody] * len(names))]
+    return Federation(names, federation.task, parts[0], parts[1], parts[2])
 
 
 def assign(federation: Federation, k: int, count: int, seed: int) -> np.ndarray:
     """The fold of each training sample of client k, (n_k,); −1: never held out."""
-    y = federation.train[k][1]
+    y = federation.train.y[federation.train.offsets[k] : federation.train.offsets[k + 1]]
     n = len(y)
     if n == 1:
         return np.array([-1])

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from fedkin.local.batches import Plan
 from fedkin.local.kernels import chain
 from fedkin.local.noise import Drop, Noise
 from fedkin.models import Layout, Slot
 from fedkin.task import Task
 from fedkin.task.losses import described, loss_of, parse
+
+if TYPE_CHECKING:
+    from fedkin.local.samples import Piece
 
 
 @dataclass(frozen=True)
@@ -156,30 +159,19 @@ class LinearKernel:
             a.append(values[-1] if mask is None else values[-1] * mask)
         return a, values
 
-    def descend(
-        self, rows: Tensor, x: Tensor, y: Tensor, plan: Plan, rate: float, shrink: float, push: Tensor | None
-    ) -> Tensor:
+    def descend(self, rows: Tensor, pieces: Iterable[Piece], rate: float, shrink: float, push: Tensor | None) -> Tensor:
         """Each client's steps w ← shrink·w − rate·∇f(w) + push (k, P), in place; return the sums of its losses, (k,)."""
         parameters = [tensor for kind in self._tensors(rows) for tensor in kind]
         blocks = [tensor.contiguous() for tensor in parameters]  # in the rows they are strided: slower products
         pushes = [] if push is None else [tensor.contiguous() for kind in self._tensors(push) for tensor in kind]
+        total, how = rows.new_zeros(len(rows)), (rate, shrink, self.form, self.bend, self.class_weight.to(rows))
         half = len(self.layers)
-        total = chain.descend(
-            blocks[:half],
-            blocks[half:],
-            pushes,
-            self.activations,
-            x.flatten(1),
-            y,
-            plan.index,
-            plan.weight,
-            plan.steps.tolist(),
-            rate,
-            shrink,
-            self.form,
-            self.bend,
-            self.class_weight.to(rows.dtype),
-        )
+        for x, y, index, share, steps, affine in pieces:
+            a = len(steps)
+            own = [block[:a] for block in blocks], [block[:a] for block in pushes]
+            total[:a] += chain.descend(
+                own[0][:half], own[0][half:], own[1], self.activations, x, y, index, share, steps, *how, *affine
+            )
         for old, new in zip(parameters, blocks):
             old.copy_(new)
         return total
