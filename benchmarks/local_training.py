@@ -24,7 +24,7 @@ from fedkin.federation import Federation
 from fedkin.local.oracle import train_by_loop
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
-from fedkin.local.training import train
+from fedkin.local.training import train_rows
 from fedkin.models import ModelSpec
 from fedkin.streams import Streams
 
@@ -133,7 +133,7 @@ def measure(label: str, clients: int, repeats: int) -> dict[str, Any]:
 
         seconds = timing.medians(
             {
-                "fedkin": lambda: train(shard, ids, rows, settings, round=1),
+                "fedkin": lambda: train_rows(shard, ids, rows, settings, round=1),
                 "loop": lambda: by_loop(shard, settings),
                 "loop, a process per core": side_by_side,
             },

@@ -19,7 +19,7 @@ import pandas as pd
 
 from fedkin import Federation, algorithms, compare, data
 from fedkin.files import versions, write_json
-from fedkin.task.metrics import find
+from fedkin.task.metrics import find_metric
 
 HERE = Path(__file__).resolve().parent
 METHODS = ("local", "fedavg", "fedavgft", "fedpnp", "fedu", "ditto")
@@ -72,7 +72,7 @@ def measure(name: str, way: str) -> dict[str, dict[str, Any]]:
 
 def chosen(lines: dict[str, dict[str, Any]], headline: str) -> tuple[str, float]:
     """The method that is best on validation samples (of equals the first), and by how much it is ahead of the next."""
-    sign = 1 if find(headline).larger_is_better else -1
+    sign = 1 if find_metric(headline).larger_is_better else -1
     scores = {method: sign * own[f"validation_{headline}"] for method, own in lines.items()}
     first, second = sorted(scores.values(), reverse=True)[:2]
     return max(scores, key=lambda method: scores[method]), first - second

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedkin import algorithms
-from fedkin.config import Experiment, NamedData, OwnTable, origins, parse_assignments, parse_seeds, read, settle
+from fedkin.config import Experiment, NamedData, OwnTable, origins, parse_assignments, parse_seeds, read_toml, settle
 from fedkin.errors import FedkinError
 from fedkin.run import make_options
 
@@ -43,7 +43,7 @@ def test_a_file_says_everything(tmp_path: Path) -> None:
         seeds = 2
         """,
     )
-    settings = settle([read(path)])
+    settings = settle([read_toml(path)])
     assert isinstance(settings.data, NamedData)
     assert (settings.data.clients, settings.model, settings.graph) == (6, "mlp:16", "knn:3")
     assert given(settings) == {"fedavg": {"lr": 0.2}, "fedprox": {"lr": 0.2, "mu": 0.5}}
@@ -55,7 +55,7 @@ def test_a_file_says_everything(tmp_path: Path) -> None:
 def test_flags_override_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, 'data = "digits"\n[run]\nrounds = 7\nseed = 3\n[algorithm]\nname = "fedprox"\nmu = 0.5\n')
     flags = {"run": {"rounds": 9}, "data": {"clients": 3}}
-    settings = settle([read(path), flags], {"mu": 2.0})
+    settings = settle([read_toml(path), flags], {"mu": 2.0})
     assert settings.options[0].rounds == 9
     assert settings.seeds == (3,)
     assert given(settings) == {"fedprox": {"mu": 2.0}}
@@ -86,7 +86,7 @@ def test_assignments_go_to_one_method_or_to_all_that_have_the_parameter() -> Non
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, '[data]\ncsv = "t.csv"\nclient = "c"\ntarget = "y"\n[graph]\nfile = "graph.npz"\n')
-    settings = settle([read(path)])
+    settings = settle([read_toml(path)])
     assert isinstance(settings.data, OwnTable)
     assert settings.data.path == str(tmp_path / "t.csv")
     assert settings.graph == str(tmp_path / "graph.npz")
@@ -129,13 +129,13 @@ def test_the_last_layer_has_the_last_word() -> None:
 )
 def test_mistakes_in_a_file_are_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(FedkinError, match=message) as caught:
-        settle([read(write(tmp_path, text))])
+        settle([read_toml(write(tmp_path, text))])
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FedkinError, match=r"nowhere\.toml cannot be read"):
-        read(tmp_path / "nowhere.toml")
+        read_toml(tmp_path / "nowhere.toml")
 
 
 @pytest.mark.parametrize("text", ["lr", "=3"])

@@ -129,3 +129,36 @@ def test_no_module_waits_for_itself() -> None:
 def test_what_methods_share_knows_none_of_them(path: Path) -> None:
     known = {word.strip("\"'.,:;()") for word in words(ast.parse(path.read_text()))} & METHODS
     assert known <= {DEFAULT}
+
+
+COMMANDS = ("commands", "cli.py", "deployment/templates", "engines/flower/client.py")
+"""A command has the name of the function it calls."""
+FACTS_OF_A_SET = "data/sets"
+"""Readers of files and published facts have the same names in every data set's module."""
+SAME_MEANING = {"get", "load", "mae", "mse", "CITATION"}
+"""Spelt with their room (`algorithms.get`, `data.get`), or one formula as a loss and as a metric."""
+
+
+def defined(path: Path) -> Iterator[str]:
+    """The public names that a module defines at its top."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found = [node.name]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found = [target.id for target in targets if isinstance(target, ast.Name)]
+        else:
+            found = []
+        yield from (name for name in found if not name.startswith("_") and len(name) > 1)
+
+
+def test_a_name_means_one_thing() -> None:
+    homes: dict[str, set[str]] = {}
+    for path in FILES:
+        place = path.relative_to(ROOT).as_posix()
+        room = FACTS_OF_A_SET if place.startswith(FACTS_OF_A_SET) else place
+        if not place.startswith(COMMANDS):
+            for name in defined(path):
+                homes.setdefault(name, set()).add(room)
+    doubles = {name: sorted(places) for name, places in homes.items() if len(places) > 1 and name not in SAME_MEANING}
+    assert not doubles

@@ -119,7 +119,7 @@ class Experiment:
         return self.data.load(seed)
 
 
-def read(path: Path) -> dict[str, dict[str, Any]]:
+def read_toml(path: Path) -> dict[str, dict[str, Any]]:
     """The sections of a TOML file, checked. Paths in it are relative to its folder."""
     try:
         content = tomllib.loads(path.read_text())

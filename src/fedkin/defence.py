@@ -13,13 +13,13 @@ from torch import Tensor
 
 from fedkin.clients import Clients
 from fedkin.couplings import Coupling, aggregation
-from fedkin.couplings.robust import NormBounded, Robust, Rule, clipping, replacing
+from fedkin.couplings.robust import NormBounded, Robust, RobustRule, clipping, replacing
 from fedkin.errors import FedkinError, unknown
 from fedkin.local.transfer import TRANSFER, in_pieces
 from fedkin.models import Layout
 
 EVIDENCE, NORM = "evidence", "norm"
-RULES: dict[str, tuple[Callable[..., Rule], float | None, tuple[float, float]]] = {
+RULES: dict[str, tuple[Callable[..., RobustRule], float | None, tuple[float, float]]] = {
     "clip": (clipping, 1.0, (0, np.inf)),
     "trimmed": (lambda share: replacing(partial(aggregation.trimmed_mean, share=share)), 0.25, (0, 0.5)),
     "median": (lambda: replacing(aggregation.median), None, (0, 0)),
@@ -53,14 +53,14 @@ def parsed(robust: str) -> tuple[str, float | None]:
     return name, strength
 
 
-def rule_of(robust: str) -> Rule:
+def rule_of(robust: str) -> RobustRule:
     """The rule of a defence that looks at rows alone."""
     name, strength = parsed(robust)
     make = RULES[name][0]
     return make() if strength is None else make(strength)
 
 
-def rule_for_letters(robust: str) -> Rule:
+def rule_for_letters(robust: str) -> RobustRule:
     """The rule of a client that knows its own row and its neighbours' letters, and nothing of how they came about."""
     name, strength = parsed(robust)
     if name == EVIDENCE:

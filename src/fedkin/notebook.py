@@ -7,7 +7,7 @@ from html import escape
 from itertools import islice
 from typing import Any
 
-MOST = 20
+ROWS_SHOWN = 20
 """Lines shown of a longer table."""
 
 
@@ -17,7 +17,7 @@ def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
     '<b>two &lt; three</b><table><tr><th>client</th><th>samples</th></tr><tr><td>a</td><td>12</td></tr></table>'
     """
     rest = iter(rows)
-    shown = [columns, *islice(rest, MOST)]
+    shown = [columns, *islice(rest, ROWS_SHOWN)]
     left = sum(1 for _ in rest)
     lines = [
         "<tr>" + "".join(f"<{tag}>{escape(_told(cell))}</{tag}>" for cell in row) + "</tr>"

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from fedkin.errors import FedkinError, unknown
 
 GROUP = "fedkin"
-KINDS = ("algorithm", "denoiser", "graph", "data set", "model", "loss", "metric", "engine")
+PLUGIN_KINDS = ("algorithm", "denoiser", "graph", "data set", "model", "loss", "metric", "engine")
 """What can be added. An entry point writes a hyphen for the space: "data-set.rings"."""
 
 Thing = TypeVar("Thing")
@@ -54,10 +54,10 @@ def find(kind: str, name: str, known: Mapping[str, Any], also: Iterable[str] = (
     raise FedkinError("; ".join([str(refusal), *broken]))
 
 
-def split(kind: str, spec: str, known: Collection[str]) -> tuple[str, str]:
+def split_name(kind: str, spec: str, known: Collection[str]) -> tuple[str, str]:
     """A name and the option after it: "knn:5", or "package.module:thing:5".
 
-    >>> split("graph", "knn:5", ["knn"]), split("graph", "my_package.roads:near:5", ["knn"])
+    >>> split_name("graph", "knn:5", ["knn"]), split_name("graph", "my_package.roads:near:5", ["knn"])
     (('knn', '5'), ('my_package.roads:near', '5'))
     """
     first, _, option = spec.partition(":")
@@ -73,17 +73,17 @@ def is_path(name: str) -> bool:
     return _PATH.fullmatch(name) is not None
 
 
-def names(kind: str, known: Mapping[str, Any]) -> tuple[str, ...]:
+def plugin_names(kind: str, known: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of all things of a kind, those of installed packages last; a broken package gives a warning."""
     for line in _register():
         warnings.warn(line, stacklevel=2)
     return tuple(dict.fromkeys([*known, *_announced(kind)]))
 
 
-def every(kind: str, known: Mapping[str, Any], get: Callable[[str], Thing]) -> dict[str, Thing]:
+def every_plugin(kind: str, known: Mapping[str, Any], get: Callable[[str], Thing]) -> dict[str, Thing]:
     """All things of a kind by name, in the order of their names; a broken one is left out with a warning."""
     found = {}
-    for name in sorted(names(kind, known)):
+    for name in sorted(plugin_names(kind, known)):
         try:
             found[name] = get(name)
         except FedkinError as problem:
@@ -102,7 +102,7 @@ def _kind_of(point: EntryPoint) -> str:
     """What an entry point announces by its name; "" for one that is imported for what it registers."""
     kind, dot, name = point.name.partition(".")
     kind = kind.replace("-", " ")
-    return kind if dot and name and kind in KINDS else ""
+    return kind if dot and name and kind in PLUGIN_KINDS else ""
 
 
 def _announced(kind: str) -> dict[str, EntryPoint]:

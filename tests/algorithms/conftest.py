@@ -16,7 +16,7 @@ from fedkin.federation import Federation
 from fedkin.local.batches import plan_batches
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelSpec
-from fedkin.run import Run, prepare
+from fedkin.run import Run, make_run
 from fedkin.run.options import make_options
 from fedkin.streams import Streams, client_keys
 from fedkin.task.losses import loss_of
@@ -78,7 +78,7 @@ class Plain:
 def finished(federation: Federation, model: Any, algorithm: Algorithm, graph: Any = None, **options: Any) -> Run:
     """A run after its last round, to look into."""
     settings = {"rounds": 2, "seed": SEED, "dtype": "float64", **options}
-    run = prepare(federation, model, algorithm, make_options(**settings), graph)
+    run = make_run(federation, model, algorithm, make_options(**settings), graph)
     run.run()
     return run
 

@@ -16,7 +16,7 @@ from fedkin.couplings import total_variation
 from fedkin.graphs import complete
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import TASKS, Request, client_task
-from fedkin.run import Run, prepare
+from fedkin.run import Run, make_run
 from fedkin.run.options import make_options
 
 SIZES = (24, 9, 17, 1, 30, 12)
@@ -136,7 +136,7 @@ def test_traffic_survives_a_resume(federation: Federation, path: ClientGraph, tm
 
 def connected(federation: Federation, graph: ClientGraph) -> Run:
     """A run of dFedU after one round."""
-    run = prepare(federation, "mlr", DFedU(lr=0.1), make_options(rounds=2, dtype="float64"), graph)
+    run = make_run(federation, "mlr", DFedU(lr=0.1), make_options(rounds=2, dtype="float64"), graph)
     run._one_round()
     return run
 
@@ -207,7 +207,7 @@ def test_edges_are_fixed_once(federation: Federation, path: ClientGraph) -> None
     with pytest.raises(FedkinError, match="unknown private state of the clients 'rows'"):
         run.clients.exchange("rows", "fedkin.algorithms.dfedu:dfedu", np.arange(6))
     run.clients.close()
-    alone = prepare(federation, "mlr", Local(), make_options(rounds=1))
+    alone = make_run(federation, "mlr", Local(), make_options(rounds=1))
     with pytest.raises(FedkinError, match="the clients have no graph"):
         alone.clients.exchange("private", "fedkin.algorithms.dfedu:dfedu", np.arange(6))
     alone.clients.close()

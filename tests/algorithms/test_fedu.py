@@ -225,7 +225,7 @@ def test_divergence_names_the_client_and_keeps_the_last_good_checkpoint(tmp_path
         train(federation, FedU(lr=0.05, eta=1e6), graph, rounds=30, **options)
     kept = checkpoint.latest(tmp_path)
     assert kept is not None
-    state, _, _ = checkpoint.read(kept)
+    state, _, _ = checkpoint.read_checkpoint(kept)
     assert state.round >= 1
     assert torch.isfinite(state.rows).all()
 

@@ -15,7 +15,7 @@ from fedkin.couplings.propagation import Propagation, with_self_loops
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph, complete, empty
-from fedkin.run import Run, prepare
+from fedkin.run import Run, make_run
 
 
 def pairs(federation: Federation) -> ClientGraph:
@@ -25,7 +25,7 @@ def pairs(federation: Federation) -> ClientGraph:
 def finished(federation: Federation, method: SFL | FedProx, graph: ClientGraph | None = None, rounds: int = 2) -> Run:
     from fedkin.run.options import make_options
 
-    run = prepare(federation, "mlp:4", method, make_options(rounds=rounds, seed=4, dtype="float64"), graph)
+    run = make_run(federation, "mlp:4", method, make_options(rounds=rounds, seed=4, dtype="float64"), graph)
     run.run()
     return run
 

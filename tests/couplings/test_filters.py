@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedkin.couplings import GraphFilter, denoiser, filters, graph_denoiser
-from fedkin.couplings.denoisers import find, hard, heat, soft, tikhonov
+from fedkin.couplings.denoisers import find_denoiser, hard, heat, soft, tikhonov
 from fedkin.couplings.solvers import Ordered
 from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph, knn
@@ -236,7 +236,7 @@ def test_a_users_denoiser_by_name_and_as_a_function() -> None:
     torch.testing.assert_close(
         graph_denoiser(graph, "test-own", 0.3, SIZES).apply(rows), graph_denoiser(graph, own, 0.3, SIZES).apply(rows)
     )
-    assert find("test-own").name == "test-own"
+    assert find_denoiser("test-own").name == "test-own"
 
 
 @pytest.mark.parametrize("strength", [-1.0, float("nan"), float("inf")])

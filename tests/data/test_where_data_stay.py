@@ -14,7 +14,7 @@ import torch
 
 from fedkin import Federation, FedkinError, train
 from fedkin.algorithms import make
-from fedkin.federation import Scaling
+from fedkin.federation import Rescaling
 from fedkin.federation.unread import Unread
 
 SIZES = (19, 30, 12)
@@ -74,7 +74,7 @@ def test_bytes_give_the_numbers_of_floats(model: Any, dtype: str) -> None:
 def test_shift_and_spread_per_pixel_give_the_numbers_of_floats() -> None:
     rng = np.random.default_rng(1)
     shift, spread = (rng.random((1, 8, 8)).astype(np.float32) for _ in range(2))
-    stored = Federation.from_arrays(images(), scaling=Scaling(1 / 255, shift, spread + 1))
+    stored = Federation.from_arrays(images(), scaling=Rescaling(1 / 255, shift, spread + 1))
     floats = {}
     for name, (x, y) in images().items():
         floats[name] = ((x.astype(np.float32) * np.float32(1 / 255) - shift) / (spread + 1), y)

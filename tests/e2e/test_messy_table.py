@@ -16,7 +16,7 @@ import fedkin
 from fedkin import Federation
 from fedkin.cli import app
 from fedkin.errors import FedkinError
-from fedkin.notebook import MOST
+from fedkin.notebook import ROWS_SHOWN
 from fedkin.result.predict import inputs_of, predict
 
 SITES, ROWS, POSITIVES = 12, 960, 0.039
@@ -138,7 +138,7 @@ def test_things_show_themselves_in_notebooks_and_in_80_columns() -> None:
         page = thing._repr_html_()
         assert page.startswith("<b>")
         assert "<i>" not in page, "texts are escaped"
-        assert page.count("<tr>") <= MOST + 1
+        assert page.count("<tr>") <= ROWS_SHOWN + 1
     assert "&lt;i&gt;01" in federation._repr_html_()
     assert "… and 20 more" in graph._repr_html_()
     assert max(map(len, str(result.table()).splitlines())) <= 80

@@ -13,7 +13,7 @@ from fedkin import algorithms
 from fedkin.federation import Federation
 from fedkin.local import ahead, tasks
 from fedkin.result import Result
-from fedkin.run import prepare
+from fedkin.run import make_run
 from fedkin.run.options import make_options
 
 
@@ -34,7 +34,7 @@ def run(method: str, **options: Any) -> Result:
 @pytest.mark.parametrize("every", [1, 3])
 def test_the_numbers_are_those_of_training_twice(monkeypatch: pytest.MonkeyPatch, method: str, every: int) -> None:
     once = run(method, eval_every=every)
-    monkeypatch.setattr(ahead, "LIMIT", -1)
+    monkeypatch.setattr(ahead, "REMEMBERED_BYTES", -1)
     twice = run(method, eval_every=every)
     assert torch.equal(once.server_rows, twice.server_rows)
     assert torch.equal(once.models.rows, twice.models.rows)  # type: ignore[attr-defined]
@@ -55,14 +55,14 @@ def test_the_numbers_are_those_of_training_twice(monkeypatch: pytest.MonkeyPatch
 )
 def test_how_often_clients_train(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], trainings: int) -> None:
     calls = []
-    train = tasks.train
-    monkeypatch.setattr(tasks, "train", lambda *args, **more: calls.append(1) or train(*args, **more))
+    train = tasks.train_rows
+    monkeypatch.setattr(tasks, "train_rows", lambda *args, **more: calls.append(1) or train(*args, **more))
     run("fedavg", **options)
     assert len(calls) == trainings  # six rounds and the last look ahead; with other clients each look is of its own
 
 
 def test_another_question_or_another_state_is_trained_for() -> None:
-    made = prepare(sites(), "bn-mlp:4", algorithms.make("fedavg", {"lr": 0.1}), make_options(rounds=1))
+    made = make_run(sites(), "bn-mlp:4", algorithms.make("fedavg", {"lr": 0.1}), make_options(rounds=1))
     shard, ids = made.clients.shard, np.arange(5)  # type: ignore[attr-defined]
     rows = made.state.rows.contiguous()
     shared = {"sgd": {"lr": 0.1}, "round": 1, "private": ()}

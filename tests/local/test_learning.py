@@ -24,7 +24,7 @@ from fedkin.local.schedules import schedule
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.terms import Clip, Mask, Pull
-from fedkin.local.training import train
+from fedkin.local.training import train_rows
 from fedkin.models import ModelSpec
 from fedkin.steps import AdamRule, step_rule
 from fedkin.streams import Streams
@@ -122,7 +122,7 @@ def test_every_optimiser_and_loss_agrees_with_torch(
         clip=clip,
     )
     ids, rows = np.arange(len(shard)), start(shard)
-    trained, losses = train(shard, ids, rows, how, round=1)
+    trained, losses = train_rows(shard, ids, rows, how, round=1)
     assert torch.allclose(trained, train_by_loop(shard, ids, rows, how, round=1), rtol=0, atol=1e-10)
     assert torch.isfinite(losses).all()
 
@@ -160,7 +160,7 @@ def test_a_masked_column_does_not_move() -> None:
     shard = shard_of(federation("classification"), "mlp:5")
     rows, columns = start(shard), torch.zeros(shard.spec.layout.n_parameters, dtype=torch.float64)
     columns[::2] = 1
-    trained, _ = train(shard, np.arange(4), rows, Sgd(lr=0.1, batch_size=8), 1, [Mask(columns)])
+    trained, _ = train_rows(shard, np.arange(4), rows, Sgd(lr=0.1, batch_size=8), 1, [Mask(columns)])
     assert torch.equal(trained[:, 1::2], rows[:, 1::2])
     assert not torch.equal(trained[:, ::2], rows[:, ::2])
 
@@ -169,9 +169,9 @@ def test_terms_fused_into_the_linear_kernel_are_those_applied_one_by_one() -> No
     shard = shard_of(federation("classification"), "mlp:5")
     rows, how = start(shard), Sgd(lr=0.1, batch_size=8, weight_decay=0.1)
     pull = Pull(0.5, rows + 1)
-    fused, _ = train(shard, np.arange(4), rows, how, 1, [pull])
+    fused, _ = train_rows(shard, np.arange(4), rows, how, 1, [pull])
     everything = Mask(torch.ones(rows.shape[1], dtype=torch.float64))
-    apart, _ = train(shard, np.arange(4), rows, how, 1, [pull, everything])
+    apart, _ = train_rows(shard, np.arange(4), rows, how, 1, [pull, everything])
     assert torch.allclose(fused, apart, atol=1e-12)
 
 
@@ -269,12 +269,14 @@ def test_dropout_does_not_depend_on_chunks_order_or_workers(name: str) -> None:
     one, two = shard_of(data, DROPPED[name], 1), shard_of(data, DROPPED[name], 2)
     assert (one.choice.name, one.choice.dropout, one.choice.stochastic) == (name, True, False)
     ids, rows = np.arange(4), start(one)
-    together, _ = train(one, ids, rows, how, round=1)
-    assert torch.allclose(train(two, ids[::-1].copy(), rows.flip(0), how, round=1)[0].flip(0), together, atol=1e-12)
+    together, _ = train_rows(one, ids, rows, how, round=1)
+    assert torch.allclose(
+        train_rows(two, ids[::-1].copy(), rows.flip(0), how, round=1)[0].flip(0), together, atol=1e-12
+    )
     for k in ids:
-        alone, _ = train(one, ids[k : k + 1], rows[k : k + 1], how, round=1)
+        alone, _ = train_rows(one, ids[k : k + 1], rows[k : k + 1], how, round=1)
         assert torch.allclose(alone[0], together[k], atol=1e-12)
-    assert not torch.allclose(train(one, ids, rows, how, round=2)[0], together, atol=1e-3)
+    assert not torch.allclose(train_rows(one, ids, rows, how, round=2)[0], together, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", DROPPED)
@@ -283,7 +285,7 @@ def test_dropout_is_the_module_with_the_clients_own_masks(name: str) -> None:
     data, how = federation("classification"), Sgd(lr=0.1, epochs=1, batch_size=100)
     shard = shard_of(data, DROPPED[name])
     ids, rows = np.arange(4), start(shard)
-    trained, _ = train(shard, ids, rows, how, round=1)
+    trained, _ = train_rows(shard, ids, rows, how, round=1)
     drops = drops_of(DROPPED[name]().double(), torch.zeros((2, 6), dtype=torch.float64))
     words = shard.streams.words("batches dropout", 1, shard.keys)
     for k in ids:

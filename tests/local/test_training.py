@@ -14,7 +14,7 @@ from fedkin.local.oracle import train_by_loop
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.terms import Pull, Shift
-from fedkin.local.training import evaluate, train
+from fedkin.local.training import evaluate_rows, train_rows
 from fedkin.models import ModelSpec
 from fedkin.streams import Streams
 
@@ -97,7 +97,7 @@ def test_every_kernel_agrees_with_the_plain_loop(label: str, kind: str, settings
     assert shard.choice.name == KERNELS[label], shard.choice.reason
     ids = np.arange(len(shard))
     rows = start(shard)
-    trained, losses = train(
+    trained, losses = train_rows(
         shard, ids, rows, settings, round=2, terms=[Pull(0.3, rows[:, : shard.spec.layout.n_parameters])]
     )
     assert torch.allclose(trained, train_by_loop(shard, ids, rows, settings, round=2, mu=0.3), atol=1e-10)
@@ -124,7 +124,7 @@ def test_clients_grouped_into_one_network_agree_with_the_plain_loop(normed: bool
     shard = Shard(data, ModelSpec.of(lambda: images(normed), data.task, dtype), Streams(3), workers=1)
     assert shard.choice.name == "grouped", shard.choice.reason
     ids, rows, settings = np.arange(len(shard)), start(shard), Sgd(lr=0.1, epochs=2, batch_size=8, momentum=0.5)
-    trained, _ = train(
+    trained, _ = train_rows(
         shard, ids, rows, settings, round=1, terms=[Pull(0.2, rows[:, : shard.spec.layout.n_parameters])]
     )
     wanted = train_by_loop(shard, ids, rows, settings, round=1, mu=0.2)
@@ -136,9 +136,9 @@ def test_clients_grouped_into_one_network_agree_with_the_plain_loop(normed: bool
 def test_a_client_alone_gets_the_same_numbers(label: str) -> None:
     shard, settings = shard_of(MODELS[label]), Sgd(lr=0.1, epochs=2, batch_size=8, momentum=0.5)
     ids, rows = np.arange(len(shard)), start(shard)
-    together, _ = train(shard, ids, rows, settings, round=1)
+    together, _ = train_rows(shard, ids, rows, settings, round=1)
     for k in ids:
-        alone, _ = train(shard, ids[k : k + 1], rows[k : k + 1], settings, round=1)
+        alone, _ = train_rows(shard, ids[k : k + 1], rows[k : k + 1], settings, round=1)
         assert torch.allclose(alone[0], together[k], atol=1e-12)
 
 
@@ -147,11 +147,11 @@ def test_dropout_is_repeatable_per_client_and_leaves_the_global_generator_alone(
     assert shard.choice.dropout
     ids, rows, settings = np.arange(len(shard)), start(shard), Sgd(lr=0.1, epochs=2, batch_size=8)
     before = torch.get_rng_state()
-    together, _ = train(shard, ids, rows, settings, round=1)
-    backwards, _ = train(shard, ids[::-1].copy(), rows.flip(0), settings, round=1)
+    together, _ = train_rows(shard, ids, rows, settings, round=1)
+    backwards, _ = train_rows(shard, ids[::-1].copy(), rows.flip(0), settings, round=1)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(together, backwards.flip(0))
-    other, _ = train(shard, ids, rows, settings, round=2)
+    other, _ = train_rows(shard, ids, rows, settings, round=2)
     assert not torch.equal(together, other)
 
 
@@ -161,8 +161,8 @@ def test_proximal_gradient_is_mu_times_the_distance() -> None:
     ids, rows = np.arange(len(shard)), start(shard)
     anchor = rows + torch.randn(rows.shape, dtype=rows.dtype, generator=torch.Generator().manual_seed(0))
     settings = Sgd(lr=0.1, steps=1, batch_size=100)
-    plain, _ = train(shard, ids, rows, settings, round=1)
-    pulled, _ = train(shard, ids, rows, settings, round=1, terms=[Pull(0.7, anchor)])
+    plain, _ = train_rows(shard, ids, rows, settings, round=1)
+    pulled, _ = train_rows(shard, ids, rows, settings, round=1, terms=[Pull(0.7, anchor)])
     assert torch.allclose(pulled - plain, -0.1 * 0.7 * (rows - anchor), atol=1e-12)
 
 
@@ -170,8 +170,8 @@ def test_shift_is_added_to_every_gradient() -> None:
     shard = shard_of("linear", "regression")
     ids, rows = np.arange(len(shard)), start(shard)
     settings, shift = Sgd(lr=0.1, steps=1, batch_size=100), torch.ones_like(rows)
-    plain, _ = train(shard, ids, rows, settings, round=1)
-    shifted, _ = train(shard, ids, rows, settings, round=1, terms=[Shift(shift)])
+    plain, _ = train_rows(shard, ids, rows, settings, round=1)
+    shifted, _ = train_rows(shard, ids, rows, settings, round=1, terms=[Shift(shift)])
     assert torch.allclose(shifted - plain, -0.1 * shift, atol=1e-12)
 
 
@@ -184,7 +184,7 @@ def test_counters_count_batches_per_client() -> None:
     shard = shard_of("bn-mlp:5")
     ids, rows = np.arange(len(shard)), start(shard)
     counters = torch.zeros((len(shard), 1), dtype=torch.int64)
-    train(shard, ids, rows, Sgd(epochs=2, batch_size=8), round=1, counters=counters)
+    train_rows(shard, ids, rows, Sgd(epochs=2, batch_size=8), round=1, counters=counters)
     sizes = shard.train.sizes
     whole, rest = sizes // 8, sizes % 8
     assert counters[:, 0].tolist() == (2 * (whole + (rest > 1))).tolist()  # a lone sample does not move the statistics
@@ -194,7 +194,7 @@ def test_counters_count_batches_per_client() -> None:
 def test_evaluation_equals_the_module(label: str) -> None:
     shard = shard_of(MODELS[label])
     ids, rows = np.arange(len(shard)), start(shard)
-    found = evaluate(shard, ids, rows, "test")
+    found = evaluate_rows(shard, ids, rows, "test")
     for k in ids:
         x, y = shard.test.of(k)
         assert found["count"][k] == len(x)
@@ -213,5 +213,5 @@ def test_float32_follows_float64() -> None:
     for dtype in (torch.float32, torch.float64):
         shard = Shard(data, ModelSpec.of("mlp:5,4", data.task, dtype), Streams(3))
         rows = start(shard_of("mlp:5,4")).to(dtype)
-        trained.append(train(shard, np.arange(len(data)), rows, settings, round=1)[0].double())
+        trained.append(train_rows(shard, np.arange(len(data)), rows, settings, round=1)[0].double())
     assert torch.allclose(*trained, atol=1e-4)

@@ -12,7 +12,7 @@ from fedkin.algorithms.fedavg import FedAvg
 from fedkin.algorithms.fedska import FedSKA
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
-from fedkin.local.kernels import choose
+from fedkin.local.kernels import choose_kernel
 from fedkin.models import Layout, ModelSpec, build_network
 from fedkin.models.cut import cut
 from fedkin.models.mobilenet import InvertedResidual
@@ -76,7 +76,7 @@ def test_it_trains(method: FedAvg) -> None:
 
 
 def test_dropout_is_drawn_client_by_client() -> None:
-    choice = choose(ModelSpec.of("mobilenet-v2", IMAGES), IMAGES)
+    choice = choose_kernel(ModelSpec.of("mobilenet-v2", IMAGES), IMAGES)
     assert (choice.name, choice.stochastic) == ("loop", True)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import fedkin
 from fedkin.errors import FedkinError
 from fedkin.run.callbacks import EarlyStop
-from fedkin.testing.federations import CLASSES, uneven_federation
+from fedkin.testing.federations import CLASS_COUNT, uneven_federation
 
 DATA = uneven_federation()
 
@@ -22,7 +22,7 @@ def same(a: fedkin.Result, b: fedkin.Result) -> bool:
 
 
 def test_an_instance_is_copied_and_its_weights_are_the_start() -> None:
-    net = nn.Linear(5, CLASSES)
+    net = nn.Linear(5, CLASS_COUNT)
     before = net.weight.detach().clone()
     result = fedkin.train(DATA, net, "fedavg", rounds=2)
     assert torch.equal(net.weight, before)
@@ -35,11 +35,11 @@ def test_an_instance_is_copied_and_its_weights_are_the_start() -> None:
 
 def test_lazy_layers_learn_their_shapes() -> None:
     def net() -> nn.Module:
-        return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(CLASSES))
+        return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(CLASS_COUNT))
 
     by_factory = fedkin.train(DATA, net, "fedavg", rounds=3)
-    assert by_factory.summary()["mean"] > 1 / CLASSES
-    assert by_factory.rows.shape == (6, 5 * 8 + 8 + 8 * CLASSES + CLASSES)
+    assert by_factory.summary()["mean"] > 1 / CLASS_COUNT
+    assert by_factory.rows.shape == (6, 5 * 8 + 8 + 8 * CLASS_COUNT + CLASS_COUNT)
     assert same(by_factory, fedkin.train(DATA, net, "fedavg", rounds=3))
     assert fedkin.train(DATA, net(), "fedavg", rounds=1).rows.shape == by_factory.rows.shape
 
@@ -55,7 +55,7 @@ class Answering(nn.Module):
 
     def __init__(self, how: str) -> None:
         super().__init__()
-        self.layer, self.how = nn.Linear(5, CLASSES), how
+        self.layer, self.how = nn.Linear(5, CLASS_COUNT), how
 
     def forward(self, x: Tensor) -> object:
         logits = self.layer(x)
@@ -65,9 +65,9 @@ class Answering(nn.Module):
 @pytest.mark.parametrize("how", ["object", "dict"])
 def test_logits_are_taken_from_what_a_model_answers(how: str) -> None:
     result = fedkin.train(DATA, lambda: Answering(how), "fedavg", rounds=2)
-    plain = fedkin.train(DATA, lambda: nn.Linear(5, CLASSES), "fedavg", rounds=2)
+    plain = fedkin.train(DATA, lambda: nn.Linear(5, CLASS_COUNT), "fedavg", rounds=2)
     assert np.allclose(result.rows, plain.rows, atol=1e-6)
-    assert result.models["site-a"](torch.zeros(2, 5)).shape == (2, CLASSES)
+    assert result.models["site-a"](torch.zeros(2, 5)).shape == (2, CLASS_COUNT)
 
 
 def test_other_outputs_and_models_are_one_line() -> None:

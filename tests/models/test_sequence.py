@@ -8,7 +8,7 @@ import torch
 import fedkin
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
-from fedkin.local.kernels import choose
+from fedkin.local.kernels import choose_kernel
 from fedkin.models import Layout, ModelSpec, build_network
 from fedkin.task import Task
 
@@ -31,7 +31,7 @@ def test_they_are_split_and_trained_by_the_loop(model: str) -> None:
     x = torch.randint(0, 100, (3, 80)) if task.tokens else torch.randn(3, 12)
     assert torch.equal(net(x), net.classifier(net.features(x)))
     assert net(x).reshape(3, -1).shape == (3, task.outputs)
-    assert choose(ModelSpec.of(model, task), task).name == "loop"
+    assert choose_kernel(ModelSpec.of(model, task), task).name == "loop"
 
 
 def test_the_decoder_feeds_on_its_own_predictions() -> None:

@@ -146,5 +146,5 @@ def test_a_site_cannot_have_the_server_import_a_module_through_a_built_in_or_a_p
         with pytest.raises(FedkinError):
             build(name, task)
         with pytest.raises(FedkinError):
-            fedkin.models.estimators.named(name, task)
+            fedkin.models.estimators.named_estimator(name, task)
     assert own not in sys.modules

@@ -11,12 +11,12 @@ from torch import nn
 
 from fedkin import Federation, algorithms, data
 from fedkin.algorithms import FedRelax, FedSKA
-from fedkin.run import make_options, prepare
+from fedkin.run import make_options, make_run
 
 
 def overheard(federation: Federation, model: str, method: Any, rounds: int = 1) -> tuple[Any, list[Any]]:
     """A run, and everything the server side asked and heard in it."""
-    run = prepare(federation, model, method, make_options(rounds=rounds, dtype="float64"))
+    run = make_run(federation, model, method, make_options(rounds=rounds, dtype="float64"))
     heard: list[Any] = []
     ask = run.clients.ask
 

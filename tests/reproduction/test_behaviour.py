@@ -98,7 +98,7 @@ def test_functions_are_called_in_their_short_form() -> None:
 def test_verifying_marks_the_cells_of_code_that_does_something_else(
     tmp_path: Path, small_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = tables.parse("own.table", TABLE)
+    made = tables.parse_table("own.table", TABLE)
     monkeypatch.setattr(reproduce, "find_table", lambda name: made)
     kept = Kept(tmp_path)
     reproduce.carry_out(reproduce.plan("own.table", "desk", kept), jobs=1)
@@ -119,7 +119,7 @@ def test_verifying_marks_the_cells_of_code_that_does_something_else(
 def test_without_the_data_nothing_is_told_and_no_mark_changes(
     tmp_path: Path, small_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = tables.parse("own.table", TABLE)
+    made = tables.parse_table("own.table", TABLE)
     monkeypatch.setattr(reproduce, "find_table", lambda name: made)
     kept = Kept(tmp_path)
     reproduce.carry_out(reproduce.plan("own.table", "desk", kept), jobs=1)

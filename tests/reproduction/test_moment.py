@@ -47,7 +47,7 @@ run = { rounds = 1 }
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> reproduce.Reproduction:
     """Kept cells of column A only."""
-    made = tables.parse("own.table", TABLE)
+    made = tables.parse_table("own.table", TABLE)
     for module in (tables, reproduce, page):
         monkeypatch.setattr(module, "find_table", lambda name: made)
     return keep(reproduce.plan("own.table", "desk", Kept(tmp_path)))
@@ -85,6 +85,6 @@ def test_the_lead_is_told_as_tested_and_with_both_tested_alike(plan: reproduce.R
 
 
 def test_a_table_without_the_question_is_left_out(plan: reproduce.Reproduction) -> None:
-    other = tables.parse("t", TABLE.replace("ours > fedavgft", "ours > local"))
+    other = tables.parse_table("t", TABLE.replace("ours > fedavgft", "ours > local"))
     assert moment.asked(other) is None
     assert moment.asked(plan.table) == "ours"

@@ -60,7 +60,7 @@ seeds = 1
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> tables.PublishedTable:
-    made = tables.parse("own.table", TABLE)
+    made = tables.parse_table("own.table", TABLE)
     for module in (tables, reproduce, page):
         monkeypatch.setattr(module, "find_table", lambda name: made)
     monkeypatch.setattr(page, "table_names", lambda: ["own.table"])
@@ -86,8 +86,8 @@ def test_a_cell_of_another_table_is_the_same_cell(tmp_path: Path, monkeypatch: p
     """Another name of the column, another scale, another table: what counts are the settings and the seed."""
     renamed = TABLE.replace("columns.a]", "columns.b]").replace("{ a =", "{ b =")
     made = {
-        "own.table": tables.parse("own.table", TABLE),
-        "own.figure": tables.parse("own.figure", f'kind = "figure"\n{renamed}'),
+        "own.table": tables.parse_table("own.table", TABLE),
+        "own.figure": tables.parse_table("own.figure", f'kind = "figure"\n{renamed}'),
     }
     for module in (tables, reproduce, page):
         monkeypatch.setattr(module, "find_table", made.__getitem__)
@@ -119,7 +119,7 @@ def test_columns_with_the_same_settings_are_computed_once(
     twice = TABLE.replace(
         "[rows.local]", '[columns.b]\ntitle = "B"\ndata = { clients = 4, name = "digits" }\nmodel = "mlr"\n[rows.local]'
     )
-    monkeypatch.setattr(reproduce, "find_table", lambda name: tables.parse("own.table", twice))
+    monkeypatch.setattr(reproduce, "find_table", lambda name: tables.parse_table("own.table", twice))
     plan = reproduce.plan("own.table", "desk", Kept(tmp_path))
     assert [(cell.row, cell.column) for cell in plan.todo] == [("local", "a"), ("fedavg", "a")]
     reproduce.carry_out(plan, jobs=1)
@@ -299,7 +299,7 @@ def test_showing_and_rendering_train_nothing(
     def trained(*args: Any, **more: Any) -> None:
         raise AssertionError("something was trained")
 
-    for place in ("fedkin.run.prepare", "fedkin.run.Run.run", "fedkin.reproduction.behaviour._tried"):
+    for place in ("fedkin.run.make_run", "fedkin.run.Run.run", "fedkin.reproduction.behaviour._tried"):
         monkeypatch.setattr(place, trained)
     shown = CliRunner().invoke(app, ["reproduce", "own.table", "--show", "--out", str(tmp_path)])
     assert shown.exit_code == 0, shown.output

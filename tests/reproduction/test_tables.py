@@ -145,7 +145,7 @@ published = { a = "90±1" }
 )
 def test_faults_in_a_file_are_one_line(change: tuple[str, str], message: str) -> None:
     with pytest.raises(FedkinError, match=message) as problem:
-        tables.parse("t", SMALL.replace(*change))
+        tables.parse_table("t", SMALL.replace(*change))
     assert "\n" not in str(problem.value)
 
 
@@ -153,7 +153,7 @@ def test_layers_of_settings() -> None:
     text = SMALL + "parameters = { lr = 0.2 }\nat = { a = { momentum = 0.5 } }\n"
     text = text.replace('paper = "p"', 'paper = "p"\ntraining = { lr = 0.1, batch_size = 8 }\nrun = { rounds = 9 }')
     text += '[scales.desk]\nsays = "less"\nrun = { rounds = 3 }\n[scales.desk.at.a]\nmodel = "mlp"\nrows = { local = { epochs = 2 } }\n'
-    table = tables.parse("t", text)
+    table = tables.parse_table("t", text)
     paper, desk = (table.settings("local", "a", scale) for scale in ("paper", "desk"))
     assert paper["parameters"] == {"lr": 0.2, "batch_size": 8, "momentum": 0.5}
     assert desk["parameters"] == {**paper["parameters"], "epochs": 2}

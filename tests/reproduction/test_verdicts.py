@@ -58,7 +58,7 @@ def record(pre: float, post: float, **more: object) -> CellRecord:
 
 
 def measured(scale: str = "desk", **records: list[CellRecord]) -> Measured:
-    table = tables.parse("t", TABLE)
+    table = tables.parse_table("t", TABLE)
     cells = {(name.partition("_")[0], name.partition("_")[2]): found for name, found in records.items()}
     return Measured(table, scale, cells)
 
@@ -95,7 +95,7 @@ def test_lines_compare_with_the_moment_at_which_the_paper_tests() -> None:
 
 
 def test_spread_over_clients_is_averaged_over_seeds() -> None:
-    table = tables.parse("t", TABLE.replace('spread = "seeds"', 'spread = "clients"'))
+    table = tables.parse_table("t", TABLE.replace('spread = "seeds"', 'spread = "clients"'))
     found = Measured(table, "desk", {("ours", "a"): [record(0.7, 0.9), record(0.8, 1.0)]}).number(
         "ours", "a", "mean", "post"
     )
@@ -131,7 +131,7 @@ def test_a_run_that_broke_off_says_so_and_smoke_is_no_comparison() -> None:
     found = summary_of(measured(ours_a=[broken]))
     assert next(c["verdict"] for c in found["cells"] if c["row"] == "ours") == "broke off: diverged"
     smoke = TABLE.replace("[scales.desk]", "[scales.smoke]")
-    table = tables.parse("t", smoke)
+    table = tables.parse_table("t", smoke)
     (line, *_) = summary_of(Measured(table, "smoke", {("fedavg", "a"): [record(0.8, 0.9)]}))["cells"]
     assert (line["verdict"], line["difference"]) == ("not comparable: a smoke test", None)
 
@@ -144,7 +144,7 @@ def test_checks_are_chains_of_cells_and_numbers() -> None:
     assert Check.parse("a[x] > 0.5").fixed
     with pytest.raises(FedkinError, match="not a comparison"):
         Check.parse("a is best")
-    table = tables.parse("t", TABLE.replace("ours > fedavgft", "ours > fedavg2"))
+    table = tables.parse_table("t", TABLE.replace("ours > fedavgft", "ours > fedavg2"))
     with pytest.raises(
         FedkinError, match="unknown row in claim 'ours > fedavg2' of t: 'fedavg2'; did you mean 'fedavg'"
     ):
@@ -169,7 +169,7 @@ def test_text_of_claims_groups_columns_by_mark() -> None:
     ],
 )
 def test_the_margin_of_a_chain_is_that_of_its_weakest_link(check: str, margin: float) -> None:
-    table = tables.parse("t", TABLE.replace("ours > fedavgft", check))
+    table = tables.parse_table("t", TABLE.replace("ours > fedavgft", check))
     claim = Measured(table, "desk", {}).claims()[-1]
     assert claim["margin"]["post"] == pytest.approx(margin)
     assert (claim["mark"] == "does not hold") == (margin < 0) or "~" in check

@@ -86,7 +86,7 @@ def test_a_resumed_run_writes_its_rows_again(tmp_path: Path) -> None:
 def test_only_the_cohort_is_written(tmp_path: Path) -> None:
     federation, graph = sites()
     options = runs.make_options(rounds=1, cohort=3, rows_file=str(tmp_path / "rows.bin"))
-    run = runs.prepare(federation, "mlr", FedU(lr=0.1), options, graph)
+    run = runs.make_run(federation, "mlr", FedU(lr=0.1), options, graph)
     before = run.state.rows.clone()
     cohort = np.array([1, 4, 7])
     after = run.algorithm.round(run.state, run.clients, cohort, run.setting)
@@ -99,7 +99,7 @@ def test_only_the_cohort_is_written(tmp_path: Path) -> None:
 
 def test_outside_a_run_states_stay_as_they_are() -> None:
     federation, graph = sites()
-    run = runs.prepare(federation, "mlr", FedU(lr=0.1), runs.make_options(rounds=1), graph)
+    run = runs.make_run(federation, "mlr", FedU(lr=0.1), runs.make_options(rounds=1), graph)
     start = FedU(lr=0.1).start(run.setting)
     for cohort in (np.array([0, 2]), np.arange(12)):
         before = start.rows.clone()

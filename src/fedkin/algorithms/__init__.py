@@ -52,7 +52,7 @@ def every() -> dict[str, type[Algorithm]]:
     from fedkin.algorithm import Algorithm
 
     own = {name: get(name) for name in names()}
-    return own | plugins.every("algorithm", Algorithm.registry, get)
+    return own | plugins.every_plugin("algorithm", Algorithm.registry, get)
 
 
 def make(name: str, parameters: dict[str, Any] | None = None) -> Algorithm:

@@ -15,7 +15,7 @@ from fedkin.couplings import Average
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
-from fedkin.local.training import evaluate, train
+from fedkin.local.training import evaluate_rows, train_rows
 
 
 class AFL(Algorithm):
@@ -70,8 +70,8 @@ class AFL(Algorithm):
 def train_and_tell_risk(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -> Trained:
     """Plain training, and the loss f_k(w) of the received model on all training samples."""
     settings = Sgd(**request.shared["sgd"])
-    risk = evaluate(shard, request.ids, rows, "train")["loss"]
-    trained, loss = train(shard, request.ids, rows, settings, request.shared["round"], counters=counters)
+    risk = evaluate_rows(shard, request.ids, rows, "train")["loss"]
+    trained, loss = train_rows(shard, request.ids, rows, settings, request.shared["round"], counters=counters)
     return Trained(trained, loss, extra={"risk": risk})
 
 

@@ -18,7 +18,7 @@ from fedkin.defence import EVIDENCE, parsed, rule_for_letters
 from fedkin.local.mail import Mail
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
-from fedkin.local.transfer import judged, losses_of
+from fedkin.local.transfer import judged_losses, losses_of
 
 PULL = f"{__name__}:dfedu"
 
@@ -112,7 +112,7 @@ def guarded_pull(shard: Shard, k: int, own: Tensor, mail: Mail, step: float, rob
     values = torch.cat([own[None], mail.letters.to(own.dtype)])
     pull = torch.from_numpy(step * mail.links.toarray()[0])
     if parsed(robust)[0] == EVIDENCE:
-        losses, noise = judged(losses_of(shard, shard.train, k, values[1:]))
+        losses, noise = judged_losses(losses_of(shard, shard.train, k, values[1:]))
         pull = pull * torch.from_numpy(trust_in(losses.numpy(), float(noise), parsed(robust)[1] or 0.0))
     weights = torch.cat([1 - pull.sum()[None], pull])
     return rule_for_letters(robust)(values, weights, 0)[0]

@@ -14,7 +14,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
 from fedkin.local.terms import Pull
-from fedkin.local.training import train
+from fedkin.local.training import train_rows
 
 
 class Ditto(FedAvg):
@@ -45,6 +45,6 @@ def train_both(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -
     own = shard.private("personal", lambda: shard.spec.initial_row(shard.streams))[request.ids]
     anchor = rows[:, : shard.spec.layout.n_parameters]
     pull = [Pull(lam, anchor)]
-    personal, _ = train(shard, request.ids, own, settings, t, pull, counters.clone(), label="personal")
-    trained, loss = train(shard, request.ids, rows, settings, t, counters=counters)
+    personal, _ = train_rows(shard, request.ids, own, settings, t, pull, counters.clone(), label="personal")
+    trained, loss = train_rows(shard, request.ids, rows, settings, t, counters=counters)
     return Trained(trained, loss, personal=personal, keep={"personal": personal})

@@ -15,7 +15,7 @@ from fedkin.algorithms.fedper import head_of
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
-from fedkin.local.training import Chunk, train, train_chunks
+from fedkin.local.training import Chunk, train_chunks, train_rows
 
 
 class FedALA(FedAvg):
@@ -91,6 +91,6 @@ def mix_and_train(shard: Shard, request: Request, rows: Tensor, counters: Tensor
     if passes.any() and mixed.any() and shared["eta"]:
         look = settings.model_copy(update={"epochs": int(passes.max()), "steps": None, "moments": "reset"})
         start, _ = train_chunks(shard, ids, rows, look, t, learn, purpose="mixing")
-    trained, loss = train(shard, ids, start, settings, t, counters=counters)
+    trained, loss = train_rows(shard, ids, start, settings, t, counters=counters)
     keep = {"ala_model": trained, "ala_weights": weights, "ala_times": times + 1}
     return Trained(trained, loss, keep=keep)

@@ -15,7 +15,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, private_columns, training_task
 from fedkin.local.terms import Mask
-from fedkin.local.training import train
+from fedkin.local.training import train_rows
 
 
 class FedBABU(FedPer):
@@ -70,5 +70,5 @@ def train_part(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -
     if head is not None and part != "all":
         terms = [Mask((head if part == "head" else ~head)[:n].to(rows.dtype))]
     settings = Sgd(**request.shared["sgd"])
-    trained, loss = train(shard, request.ids, rows, settings, request.shared["round"], terms, counters)
+    trained, loss = train_rows(shard, request.ids, rows, settings, request.shared["round"], terms, counters)
     return Trained(trained, loss)

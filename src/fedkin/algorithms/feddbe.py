@@ -18,7 +18,7 @@ from fedkin.local.features import part_features, taps
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
-from fedkin.local.training import Chunk, train, train_chunks
+from fedkin.local.training import Chunk, train_chunks, train_rows
 from fedkin.models.cut import cut
 
 
@@ -75,7 +75,7 @@ def train_unbiased(shard: Shard, request: Request, rows: Tensor, counters: Tenso
     ids, shared, t = request.ids, request.shared, request.shared["round"]
     tap, settings = taps(shard, shared["layer"], shared["kappa"], drift), Sgd(**shared["sgd"])
     if "common_mean" not in shared:
-        trained, loss = train(shard, ids, rows, settings, t, counters=counters)
+        trained, loss = train_rows(shard, ids, rows, settings, t, counters=counters)
         mean = part_features(shard, ids, trained, tap, "client")["features"]
         return Trained(trained, loss, extra={"mean_feature": mean})
     head, goal = linear_head(shard.spec, "feddbe"), shared["common_mean"].to(rows.dtype)

@@ -16,7 +16,7 @@ from fedkin.couplings import Mixing
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, client_task, training_task
-from fedkin.local.training import train
+from fedkin.local.training import train_rows
 from fedkin.local.transfer import in_pieces, losses_of
 
 
@@ -125,7 +125,7 @@ def tell_losses(shard: Shard, request: Request) -> dict[str, Tensor]:
 def train_and_compare(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -> Trained:
     """Plain training, and the losses of the client's model "before" and "after" it."""
     settings = Sgd(**request.shared["sgd"])
-    trained, loss = train(shard, request.ids, rows, settings, request.shared["round"], counters=counters)
+    trained, loss = train_rows(shard, request.ids, rows, settings, request.shared["round"], counters=counters)
     both = torch.stack([rows, trained], dim=1)
     told = torch.zeros((len(rows), 2), dtype=torch.float64)
 

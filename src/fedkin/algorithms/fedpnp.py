@@ -12,7 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from fedkin.algorithm import Algorithm, Deploys, LocalWork, Setting, State, mix, place
 from fedkin.clients import Replies
 from fedkin.couplings import Average, Coupling, GraphFilter, graph_denoiser, schedules, total_variation
-from fedkin.couplings.denoisers import Response, Strength, find
+from fedkin.couplings.denoisers import Response, Strength, find_denoiser
 from fedkin.couplings.filters import Fidelity
 from fedkin.couplings.plug import ITERATIVE, refuse_unknown
 from fedkin.errors import FedkinError, unknown
@@ -195,7 +195,7 @@ def _server_step(
 
 
 def _keeps_modes(denoiser: str | Response) -> bool:
-    return denoiser != ITERATIVE and find(denoiser).rank
+    return denoiser != ITERATIVE and find_denoiser(denoiser).rank
 
 
 def _running_statistics(setting: Setting) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, private_columns, training_task
 from fedkin.local.terms import Mask
-from fedkin.local.training import train
+from fedkin.local.training import train_rows
 
 
 class FedRep(FedPer):
@@ -49,7 +49,7 @@ def head_then_body(shard: Shard, request: Request, rows: Tensor, counters: Tenso
     head = torch.zeros(n, dtype=rows.dtype) if columns is None else columns[:n].to(rows.dtype)
 
     def turn(rows: Tensor, settings: Sgd, columns: Tensor, purpose: str) -> tuple[Tensor, Tensor]:
-        return train(shard, request.ids, rows, settings, t, [Mask(columns)], counters, purpose)
+        return train_rows(shard, request.ids, rows, settings, t, [Mask(columns)], counters, purpose)
 
     if request.shared["head_epochs"] and head.any():
         first = settings.model_copy(update={"epochs": request.shared["head_epochs"], "steps": None})

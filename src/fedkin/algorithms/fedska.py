@@ -22,12 +22,12 @@ from fedkin.graphs.learned import (
     masks,
     normalise,
 )
-from fedkin.graphs.parameters import Optimiser, Parameters
+from fedkin.graphs.parameters import GraphOptimiser, Parameters
 from fedkin.local.features import Granularity, part_features, split_gradient, taps, train_guided
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, client_task, training_task
-from fedkin.local.training import train
+from fedkin.local.training import train_rows
 from fedkin.models.cut import cut
 
 
@@ -76,7 +76,9 @@ class FedSKA(FedAvg):
     )
     mask: float = Field(0.01, gt=0, le=1, description="share r of entries that are disturbed")
     hidden: int = Field(64, ge=1, description="width of the denoiser's layers")
-    server_optimiser: Optimiser = Field("adam", description="of the server's parts: sgd (the paper) or adam (its code)")
+    server_optimiser: GraphOptimiser = Field(
+        "adam", description="of the server's parts: sgd (the paper) or adam (its code)"
+    )
     server_lr: float = Field(0.01, gt=0, description="learning rate of the server's parts")
     server_momentum: float = Field(0.0, ge=0, le=0, description="must be 0: the server's parts have none")
     prior: float = Field(
@@ -273,7 +275,7 @@ def guided_training(shard: Shard, request: Request, rows: Tensor, counters: Tens
         guides = request.per_client["guides"]
         trained, loss = train_guided(shard, ids, rows, settings, t, tap, guides, granularity, counters)
     else:
-        trained, loss = train(shard, ids, rows, settings, t, counters=counters)
+        trained, loss = train_rows(shard, ids, rows, settings, t, counters=counters)
     told: dict[str, Any] = part_features(shard, ids, trained, tap, granularity)
     return Trained(trained, loss, keep={"classifier": trained[:, tap.cut.columns]}, extra=told)
 

@@ -17,7 +17,7 @@ from fedkin.couplings.clusters import ClusterPropagation, handed_back
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, client_task, training_task
-from fedkin.local.training import evaluate, train
+from fedkin.local.training import evaluate_rows, train_rows
 
 
 class IFCA(Algorithm):
@@ -140,7 +140,7 @@ def _updated(values: Tensor, index: np.ndarray, new: Tensor) -> Tensor:
 
 def best_model(shard: Shard, ids: np.ndarray, models: Tensor) -> Tensor:
     """The model (of p, B) with the smallest loss on each client's training samples, (k,); the first of equals."""
-    losses = [evaluate(shard, ids, model.expand(len(ids), -1), "train")["loss"] for model in models]
+    losses = [evaluate_rows(shard, ids, model.expand(len(ids), -1), "train")["loss"] for model in models]
     return torch.stack(losses).nan_to_num(nan=torch.inf).argmin(dim=0)
 
 
@@ -156,5 +156,5 @@ def choose_and_train(shard: Shard, request: Request, rows: Tensor, counters: Ten
     models = request.shared["models"].to(shard.spec.dtype)
     choice = best_model(shard, request.ids, models)
     settings = Sgd(**request.shared["sgd"])
-    trained, loss = train(shard, request.ids, models[choice], settings, request.shared["round"], counters=counters)
+    trained, loss = train_rows(shard, request.ids, models[choice], settings, request.shared["round"], counters=counters)
     return Trained(trained, loss, start=models[choice], extra={"choice": choice})

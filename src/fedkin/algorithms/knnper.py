@@ -16,7 +16,7 @@ from fedkin.errors import FedkinError
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, private_columns, training_task
-from fedkin.local.training import train
+from fedkin.local.training import train_rows
 from fedkin.models import Layout, ModelLike, ModelSpec
 from fedkin.models.memory import MEMORY, Remembering, with_memory
 from fedkin.streams import permutations
@@ -90,7 +90,7 @@ def train_or_remember(shard: Shard, request: Request, rows: Tensor, counters: Te
     found = rows.clone()
     if request.shared["remember"]:
         for place, k in enumerate(request.ids):
-            remember(shard, int(k), found[place : place + 1], counters[place], request.shared["lam"])
+            remember_features(shard, int(k), found[place : place + 1], counters[place], request.shared["lam"])
         return Trained(found, rows.new_zeros(len(rows)))
     memory = private_columns(shard, request)
     assert memory is not None
@@ -98,7 +98,7 @@ def train_or_remember(shard: Shard, request: Request, rows: Tensor, counters: Te
         shard.made["network"] = shard.with_model(network_of(shard.spec))
     inside: Shard = shard.made["network"]
     settings, t = Sgd(**request.shared["sgd"]), request.shared["round"]
-    found[:, ~memory], loss = train(inside, request.ids, rows[:, ~memory], settings, t, counters=counters)
+    found[:, ~memory], loss = train_rows(inside, request.ids, rows[:, ~memory], settings, t, counters=counters)
     return Trained(found, loss)
 
 
@@ -114,7 +114,7 @@ def network_of(spec: ModelSpec) -> ModelSpec:
         return ModelSpec(factory, Layout.of(factory()), spec.dtype, spec.name)
 
 
-def remember(shard: Shard, k: int, row: Tensor, counters: Tensor, lam: float | None) -> None:
+def remember_features(shard: Shard, k: int, row: Tensor, counters: Tensor, lam: float | None) -> None:
     """Fill the memory of client k in its row (1, B), in place, and choose its λ."""
     whole = shard.spec.module(row[0], counters)
     assert isinstance(whole, Remembering)

@@ -15,7 +15,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
 from fedkin.local.terms import Pull
-from fedkin.local.training import train
+from fedkin.local.training import train_rows
 
 
 class MRMTL(Algorithm):
@@ -53,5 +53,5 @@ def train_own(shard: Shard, request: Request, rows: Tensor, counters: Tensor) ->
     settings, t = Sgd(**request.shared["sgd"]), request.shared["round"]
     own = shard.private("personal", lambda: shard.spec.initial_row(shard.streams))[request.ids]
     pull = [Pull(request.shared["lam"], rows[:, : shard.spec.layout.n_parameters])]
-    personal, loss = train(shard, request.ids, own, settings, t, pull, counters)
+    personal, loss = train_rows(shard, request.ids, own, settings, t, pull, counters)
     return Trained(personal, loss, start=own, keep={"personal": personal})

@@ -17,7 +17,7 @@ from fedkin.couplings import Mixing
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
-from fedkin.local.training import train
+from fedkin.local.training import train_rows
 
 
 class PFedGraph(Algorithm):
@@ -108,5 +108,5 @@ def train_aligned(shard: Shard, request: Request, rows: Tensor, counters: Tensor
     """SGD with a pull towards the directions of the collaborators' models."""
     pull = Align(request.shared["lam"], request.per_client["towards"].to(rows.dtype))
     settings = Sgd(**request.shared["sgd"])
-    trained, loss = train(shard, request.ids, rows, settings, request.shared["round"], [pull], counters)
+    trained, loss = train_rows(shard, request.ids, rows, settings, request.shared["round"], [pull], counters)
     return Trained(trained, loss)

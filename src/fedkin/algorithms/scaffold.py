@@ -17,7 +17,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
 from fedkin.local.terms import Shift
-from fedkin.local.training import train
+from fedkin.local.training import train_rows
 
 
 class Scaffold(Algorithm):
@@ -62,7 +62,7 @@ def controlled_training(shard: Shard, request: Request, rows: Tensor, counters: 
     n = shard.spec.layout.n_parameters
     common: Tensor = request.shared["control"].to(rows.dtype)
     own = shard.private("control", lambda: torch.zeros(n, dtype=rows.dtype))[request.ids]
-    trained, loss = train(shard, request.ids, rows, settings, t, [Shift(common - own)], counters)
+    trained, loss = train_rows(shard, request.ids, rows, settings, t, [Shift(common - own)], counters)
     steps = count_steps(shard.train.sizes[request.ids], settings.batch_size, settings.epochs, settings.steps)
     way = torch.from_numpy(steps).to(rows.dtype)[:, None] * settings.rate(t)
     change = (rows - trained)[:, :n] / way - common

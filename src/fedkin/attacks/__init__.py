@@ -5,13 +5,13 @@ from __future__ import annotations
 from fedkin.attacks.behaviour import ATTACKS, Attack
 from fedkin.attacks.clients import Attacked
 from fedkin.attacks.samples import poisoned, stamped
-from fedkin.attacks.study import Cell, Study, attackers, study, under_attack
+from fedkin.attacks.study import Attempt, Study, attackers, study, under_attack
 
 __all__ = [
     "ATTACKS",
     "Attack",
     "Attacked",
-    "Cell",
+    "Attempt",
     "Study",
     "attackers",
     "poisoned",

@@ -20,14 +20,13 @@ from fedkin.graphs import ClientGraph
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike
 from fedkin.result import Result
-from fedkin.run import Options, make_options, prepare
+from fedkin.result.contenders import ALONE
+from fedkin.run import Options, make_options, make_run
 from fedkin.streams import Streams, client_keys
-
-ALONE = "local"
 
 
 @dataclass(frozen=True)
-class Cell:
+class Attempt:
     """One method under one attack: the metric of the honest clients' deployed models, as a mean over them."""
 
     algorithm: str
@@ -56,7 +55,7 @@ class Cell:
 class Study:
     """All cells, and influence matrices: (algorithm, attack, attackers, "attacked" or "guarded") → (K, K)."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[Attempt, ...]
     influence: dict[tuple[str, str, int, str], np.ndarray]
     names: tuple[str, ...]
     hostile: dict[int, tuple[str, ...]]
@@ -87,7 +86,7 @@ def under_attack(
     """Train with the clients `hostile` (positions) attacking."""
     how = attack if isinstance(attack, Attack) else find_attack(attack)
     data = federation if how.samples is None else poisoned(federation, hostile, how.samples, options.seed)
-    run = prepare(data, model, algorithm, options, graph)
+    run = make_run(data, model, algorithm, options, graph)
     initial = run.setting.spec.initial_row(run.setting.streams)
     run.clients = Attacked(run.clients, how, hostile, run.setting.streams, initial)
     return run.run()
@@ -141,7 +140,7 @@ def study(
                 scores = {kind: mean_of(result, honest) for kind, result in results.items()}
                 runs = {"clean": clean, **results}
                 cells.append(
-                    Cell(
+                    Attempt(
                         method.name,
                         method.title,
                         how.name,
@@ -179,7 +178,7 @@ class _Bench:
     graph: ClientGraph | str | None
 
     def run(self, algorithm: Algorithm) -> Result:
-        return prepare(self.federation, self.model, algorithm, self.options, self.graph).run()
+        return make_run(self.federation, self.model, algorithm, self.options, self.graph).run()
 
     def tried(self, algorithm: Algorithm, attack: Attack, hostile: np.ndarray) -> Result | str:
         """The result, or why the run broke off."""

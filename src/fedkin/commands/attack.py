@@ -60,7 +60,7 @@ def attack(
     from fedkin.files import write_json
 
     listed = METHODS if algorithms is None else _names(algorithms)
-    layers = [config.read(given["file"]) if given["file"] else {}, flags.layer(**given, algorithms=listed)]
+    layers = [config.read_toml(given["file"]) if given["file"] else {}, flags.layer(**given, algorithms=listed)]
     settings = config.settle(layers, config.parse_assignments(given["assign"] or []))
     options = settings.options[0]
     with show.working(f"loading {settings.data.name} …"):
@@ -103,9 +103,9 @@ def _counts(text: str) -> tuple[int, ...]:
 def attack_table(study: Study) -> Table:
     """One line per method, number of attackers and attack."""
     from fedkin.commands import show
-    from fedkin.task.metrics import find
+    from fedkin.task.metrics import find_metric
 
-    metric, share = find(study.metric.removeprefix("test_").replace("_", "-")), find("accuracy")
+    metric, share = find_metric(study.metric.removeprefix("test_").replace("_", "-")), find_metric("accuracy")
     caption = (
         f"{metric.heading} of the models that honest clients would deploy, on their own test samples: without attack, under "
         "attack, under attack with the defence.\nalone: the same clients training alone (local). marked: under a backdoor, "

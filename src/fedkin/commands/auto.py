@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fedkin.result import Result
 
-MOST = 50
+CLIENTS_SHOWN = 50
 """How many clients the terminal shows."""
 WIDE = 110
 """Columns of a terminal in which a client needs one line."""
@@ -54,7 +54,7 @@ def auto(
     from fedkin.local.sgd import Sgd
     from fedkin.portfolio.auto import auto as find
 
-    layers = [config.read(given["file"]) if given["file"] else {}, flags.layer(**given)]
+    layers = [config.read_toml(given["file"]) if given["file"] else {}, flags.layer(**given)]
     settings = config.settle(layers, config.parse_assignments(given["assign"] or []), default=("local",))
     with working(f"loading {settings.data.name} …"):
         federation = settings.federation(settings.seeds[0])
@@ -64,7 +64,7 @@ def auto(
     folder = out or new_folder(f"{short_name(settings)}-auto-seed{settings.seeds[0]}")
     with Members() as watch:
         result = find(federation, settings.model, effort, out=folder, watch=watch, **{**rest, **chosen})  # type: ignore[arg-type]
-    finish(result, folder, json)
+    finish_auto(result, folder, json)
 
 
 def join(
@@ -95,7 +95,7 @@ def join(
         joined = find(result, newcomers)
     folder = out or new_folder(f"{Path(run).name}-newcomers")
     joined.save(folder)
-    finish(joined, folder, json)
+    finish_auto(joined, folder, json)
 
 
 class Members:
@@ -118,7 +118,7 @@ class Members:
         self.progress.stop()
 
 
-def finish(result: Result, folder: Path, json: Path | None) -> None:
+def finish_auto(result: Result, folder: Path, json: Path | None) -> None:
     """The table, the sentence, and where everything is."""
     from fedkin.commands import show
     from fedkin.files import write_json
@@ -136,8 +136,8 @@ def finish(result: Result, folder: Path, json: Path | None) -> None:
     )
     if missing := coverage(metric.label, result.valued, len(result.names)):
         show.say(missing)
-    if len(result.names) > MOST:
-        show.say(f"{MOST} of {len(result.names)} clients are shown; fedkin report {folder} shows all")
+    if len(result.names) > CLIENTS_SHOWN:
+        show.say(f"{CLIENTS_SHOWN} of {len(result.names)} clients are shown; fedkin report {folder} shows all")
     for note in result.notes:
         show.say(f"note: {note}")
     if json is not None:
@@ -157,7 +157,7 @@ def clients_table(result: Result, width: int) -> Table:
     for column in table.columns[5:]:
         column.justify, column.no_wrap, column.overflow, column.min_width = "left", False, "fold", 13
     table.columns[0].max_width = 20 if width >= WIDE else 14
-    for k, name in enumerate(result.names[:MOST]):
+    for k, name in enumerate(result.names[:CLIENTS_SHOWN]):
         told = result.auto[name]
         table.add_row(
             name,

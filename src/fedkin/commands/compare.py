@@ -62,11 +62,11 @@ def compare(
 
     listed = None if algorithms is None else [name.strip() for name in algorithms.split(",") if name.strip()]
     flag = flags.layer(**given, algorithms=listed, seeds=seeds)
-    layers = [config.read(given["file"]) if given["file"] else {}, flag]
+    layers = [config.read_toml(given["file"]) if given["file"] else {}, flag]
     everything = not any(layer.get(key) for layer in layers for key in ("algorithm", "algorithms"))
     settings = config.settle(layers, config.parse_assignments(given["assign"] or []), names(), with_auto=True)
     comparison = run_comparison(settings, out, skip_unfit=everything)
-    finish(comparison, settings, json)
+    finish_comparison(comparison, settings, json)
     from fedkin.commands import show
 
     show.wrote(out)
@@ -90,7 +90,7 @@ def run_comparison(settings: Experiment, out: Path | None = None, skip_unfit: bo
     return found
 
 
-def finish(comparison: Comparison, settings: Experiment, json: Path | None) -> None:
+def finish_comparison(comparison: Comparison, settings: Experiment, json: Path | None) -> None:
     """Print the table, write the JSON, and end with the right exit code."""
     from fedkin.commands import show
     from fedkin.files import write_json

@@ -10,7 +10,7 @@ import typer
 from fedkin.commands import flags
 
 app = typer.Typer(help="Data sets: what there is, what is at hand, how to have it.")
-Name = Annotated[str, typer.Argument(help="the data set", show_default=False)]
+DataSetName = Annotated[str, typer.Argument(help="the data set", show_default=False)]
 
 
 @app.command("list")
@@ -41,7 +41,7 @@ def list_sets(json: flags.Json = None) -> None:
 
 @app.command()
 def info(
-    name: Name,
+    name: DataSetName,
     clients: flags.NumClients = None,
     partition: flags.Partition = None,
     seed: flags.Seed = None,
@@ -89,7 +89,7 @@ def info(
 
 @app.command()
 def prepare(
-    name: Name,
+    name: DataSetName,
     directory: Annotated[
         Path | None,
         typer.Option(

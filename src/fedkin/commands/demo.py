@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedkin.commands import flags
-from fedkin.commands.compare import finish, run_comparison
+from fedkin.commands.compare import finish_comparison, run_comparison
 
 DEMO: dict[str, dict[str, Any]] = {
     "data": {"name": "digits", "clients": 20, "partition": "dirichlet:0.3"},
@@ -51,6 +51,6 @@ def demo(
         comparison = run_comparison(settings, skip_unfit=True)
     if comparison.finished:
         comparison.save(out)
-    finish(comparison, settings, json)
+    finish_comparison(comparison, settings, json)
     show.wrote(out)
     show.say(f"report: {comparison.report(out / 'report.html')}")

@@ -42,7 +42,7 @@ Partition = Annotated[
 Csv = Annotated[Path | None, option("--csv", help="a table of your own (CSV, Excel or Parquet)", panel=DATA)]
 Client = Annotated[str | None, option("--client", help="the table's column that names the client", panel=DATA)]
 Target = Annotated[str | None, option("--target", help="the table's column to predict", panel=DATA)]
-Drop = Annotated[list[str] | None, option("--drop", help="a column to leave out (repeatable)", panel=DATA)]
+DropFlag = Annotated[list[str] | None, option("--drop", help="a column to leave out (repeatable)", panel=DATA)]
 Keep = Annotated[list[str] | None, option("--keep", help="use these columns only (repeatable)", panel=DATA)]
 IdColumn = Annotated[str | None, option("--id", help="a column that names the rows; no input", panel=DATA)]
 DateColumn = Annotated[
@@ -75,7 +75,7 @@ Assign = Annotated[
         "--set", help="a parameter, for example lr=0.1 or fedprox.mu=1 (repeatable)", panel=METHOD, metavar="KEY=VALUE"
     ),
 ]
-Loss = Annotated[
+LossFlag = Annotated[
     str | None,
     option("--loss", help="what is minimised: focal:2, mae, huber:1, quantile:0.9, poisson, …", panel=LEARNING),
 ]
@@ -86,11 +86,11 @@ ClassWeight = Annotated[
 LabelSmoothing = Annotated[
     float | None, option("--label-smoothing", help="share of a label spread over all classes", panel=LEARNING)
 ]
-Metric = Annotated[
+MetricFlag = Annotated[
     list[str] | None,
     option("--metric", help="auroc, f1, brier, mae, … (repeatable, or separated by commas)", panel=LEARNING),
 ]
-Headline = Annotated[
+HeadlineFlag = Annotated[
     str | None, option("--headline", help="the metric that tables speak of (default: the first)", panel=LEARNING)
 ]
 Rounds = Annotated[int | None, option("--rounds", help="rounds to train (default: 50)", panel=RUN)]
@@ -126,7 +126,7 @@ SETTINGS: dict[str, Any] = {
     "csv": Csv,
     "client": Client,
     "target": Target,
-    "drop": Drop,
+    "drop": DropFlag,
     "keep": Keep,
     "id": IdColumn,
     "date": DateColumn,
@@ -138,11 +138,11 @@ SETTINGS: dict[str, Any] = {
     "model": Model,
     "graph": Graph,
     "assign": Assign,
-    "loss": Loss,
+    "loss": LossFlag,
     "class_weight": ClassWeight,
     "label_smoothing": LabelSmoothing,
-    "metric": Metric,
-    "headline": Headline,
+    "metric": MetricFlag,
+    "headline": HeadlineFlag,
     "rounds": Rounds,
     "fraction": Fraction,
     "seed": Seed,
@@ -152,7 +152,7 @@ SETTINGS: dict[str, Any] = {
     "ray_address": RayAddress,
 }
 """The flags of every command that trains."""
-TABLE = ("drop", "keep", "id", "date", "sep", "encoding", "task")
+TABLE_PANEL = ("drop", "keep", "id", "date", "sep", "encoding", "task")
 """Those that speak of a table, as [data] has them."""
 
 
@@ -192,7 +192,7 @@ def class_weight(text: str) -> str | list[float] | dict[str, float]:
 
 def layer(**given: Any) -> dict[str, dict[str, Any]]:
     """Flags as a layer of settings; those that were not given leave no trace."""
-    data = {key: given.get(key) for key in ("clients", "partition", "client", "target", *TABLE)}
+    data = {key: given.get(key) for key in ("clients", "partition", "client", "target", *TABLE_PANEL)}
     data |= {"missing_values": given.get("missing") or None}
     data |= {"name": given.get("data"), "seed": given.get("data_seed")}
     if given.get("csv") is not None:

@@ -53,7 +53,7 @@ def build(
     from fedkin.commands import show
     from fedkin.errors import FedkinError
     from fedkin.graphs.files import ENDINGS
-    from fedkin.run import prepare
+    from fedkin.run import make_run
 
     if out.suffix not in ENDINGS:
         raise FedkinError(f"--out {out} must end in {', '.join(ENDINGS)}")
@@ -65,7 +65,7 @@ def build(
         federation = settings.federation(settings.seeds[0])
     with show.working("building the graph …"):
         (algorithm,) = settings.algorithms.values()
-        run = prepare(federation, settings.model, algorithm, settings.options[0], spec)
+        run = make_run(federation, settings.model, algorithm, settings.options[0], spec)
         run.close()
     graph = run.setting.graph
     assert graph is not None

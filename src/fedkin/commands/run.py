@@ -67,7 +67,7 @@ def run(
     from fedkin.run.callbacks import Callback, Progress, TensorBoard
 
     layers = {
-        "file": config.read(given["file"]) if given["file"] else {},
+        "file": config.read_toml(given["file"]) if given["file"] else {},
         "flag": flags.layer(**given, algorithm=algorithm, rows_file=rows_file),
     }
     assignments = config.parse_assignments(given["assign"] or [])
@@ -110,11 +110,11 @@ def resume(
       fedkin resume runs/digits-fedavg-seed0 --rounds 200 --json result.json
     """
     from fedkin import run as runs
-    from fedkin.config import read
+    from fedkin.config import read_toml
     from fedkin.errors import FedkinError
     from fedkin.run.callbacks import Progress
 
-    if seed is not None and (own := read(folder / "config.toml").get("run", {}).get("seed")) != seed:
+    if seed is not None and (own := read_toml(folder / "config.toml").get("run", {}).get("seed")) != seed:
         raise FedkinError(f"{folder} was started with seed {own}; a resumed run keeps its seed, drop --seed")
     engine = None if ray_address is None else {"address": ray_address}
     result = runs.resume(
@@ -172,10 +172,10 @@ def _path(federation: Federation, model: str, method: Algorithm, dtype: str) -> 
     """How local training will compute its gradients, and why."""
     import torch
 
-    from fedkin.local.kernels import choose
+    from fedkin.local.kernels import choose_kernel
 
     spec = method.model_spec(model, federation.names, federation.task, getattr(torch, dtype))
-    choice = choose(spec, federation.task)
+    choice = choose_kernel(spec, federation.task)
     size = choice.make().chunk if spec.layout.slots else 1
     together = f", up to {size} clients at once per core" if size > 1 else ""
     return f"local training: {choice.name} kernel ({choice.reason}){together}"
@@ -199,7 +199,7 @@ def _explain(
     from fedkin.commands import show
     from fedkin.commands.algorithms import reference
     from fedkin.config import origins
-    from fedkin.run import asked
+    from fedkin.run import with_learning
 
     screen = show.console()
     (name, method), options = next(iter(settings.algorithms.items())), settings.options[0]
@@ -220,7 +220,7 @@ def _explain(
         None if method.default_graph() is None else "the data's own" if federation.graph else method.default_graph()
     )
     add("graph", {"name": graph}, origins(layers, "graph"))
-    federation = asked(federation, options)
+    federation = with_learning(federation, options)
     add("run", {**options.model_dump(), **_learning(federation.task)}, origins(layers, "run"))
     screen.print(found)
     screen.print(_path(federation, settings.model, method, options.dtype), highlight=False)

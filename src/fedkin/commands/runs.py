@@ -29,7 +29,7 @@ def runs(
 
     if not folder.is_dir():
         raise FedkinError(f"{folder} is no folder; name one that holds runs: fedkin runs DIR")
-    found = [described(path.parent) for path in sorted(folder.rglob("config.toml"))]
+    found = [run_facts(path.parent) for path in sorted(folder.rglob("config.toml"))]
     found.sort(key=lambda entry: str(entry.get("when", "")), reverse=True)
     if json is not None:
         write_json(json, {"runs": found})
@@ -45,7 +45,7 @@ def runs(
         show.say(line)
 
 
-def described(folder: Path) -> dict[str, Any]:
+def run_facts(folder: Path) -> dict[str, Any]:
     """One run in plain words; what cannot be read is said under `problem`."""
     from fedkin.errors import FedkinError
     from fedkin.result import load

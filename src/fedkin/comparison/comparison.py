@@ -21,9 +21,9 @@ from fedkin.notebook import html_table
 from fedkin.portfolio.contender import Auto
 from fedkin.result import Result, records
 from fedkin.result.contenders import ALONE, Contender, Standing, find_alone, line
-from fedkin.run import Callback, Options, Run, asked, make_options, prepare
+from fedkin.run import Callback, Options, Run, make_options, make_run, with_learning
 
-Watch = Callable[[str, int], Sequence[Callback]]
+WatchRuns = Callable[[str, int], Sequence[Callback]]
 """Callbacks for the run of an algorithm (its name) with a seed."""
 
 
@@ -128,7 +128,7 @@ def compare(
     graph: ClientGraph | str | None = None,
     out: str | Path | None = None,
     skip_unfit: bool = False,
-    watch: Watch = lambda name, seed: (),
+    watch: WatchRuns = lambda name, seed: (),
     **options: Any,
 ) -> Comparison:
     """Train every algorithm with every seed, and Local for the gains.
@@ -160,7 +160,7 @@ def train_all(
     graph: ClientGraph | str | None = None,
     out: Path | None = None,
     skip_unfit: bool = False,
-    watch: Watch = lambda name, seed: (),
+    watch: WatchRuns = lambda name, seed: (),
     auto: Auto | None = None,
 ) -> Comparison:
     """`compare`, with algorithms and options (one for every seed) made; auto, if wanted, comes last."""
@@ -170,7 +170,7 @@ def train_all(
     skipped: dict[str, str] = {}
     failed: list[dict[str, Any]] = []
     for chosen in options:
-        clients = asked(federation if isinstance(federation, Federation) else federation(chosen.seed), chosen)
+        clients = with_learning(federation if isinstance(federation, Federation) else federation(chosen.seed), chosen)
         fitness = Fitness(clients, model, chosen, graph)
         if chosen is options[0]:
             folders = {entrant.name: _folder(out, entrant, chosen) for entrant in entrants}
@@ -182,7 +182,7 @@ def train_all(
             try:
                 used, spent = fitness.graph_for(entrant)
                 folder, callbacks = _folder(out, entrant, chosen), watch(entrant.name, chosen.seed)
-                run = prepare(clients, model, entrant, chosen, used, folder, callbacks)
+                run = make_run(clients, model, entrant, chosen, used, folder, callbacks)
                 run.clients.traffic = replace(spent)
                 result = _kept_or_trained(run)
             except FedkinError as problem:

@@ -138,8 +138,8 @@ def _as_list(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-Label = int | str
-Labels = Annotated[dict[str, Label] | tuple[Label, ...], BeforeValidator(_as_list)]
+ClusterLabel = int | str
+Labels = Annotated[dict[str, ClusterLabel] | tuple[ClusterLabel, ...], BeforeValidator(_as_list)]
 """Labels of clients as users give them: {client name: label}, or one per client in order (a list or an array)."""
 
 

@@ -80,7 +80,7 @@ def denoiser(
     return register
 
 
-def find(which: str | Response | Denoiser, also: tuple[str, ...] = ()) -> Denoiser:
+def find_denoiser(which: str | Response | Denoiser, also: tuple[str, ...] = ()) -> Denoiser:
     """A denoiser by name (see fedkin.plugins for those of others), or a user's own function h(λ, strength)."""
     found = plugins.find("denoiser", which, _DENOISERS, also) if isinstance(which, str) else which
     if isinstance(found, Denoiser):
@@ -94,7 +94,7 @@ def find(which: str | Response | Denoiser, also: tuple[str, ...] = ()) -> Denois
 
 def filter_names() -> tuple[str, ...]:
     """The denoisers that can be named, those of installed packages last."""
-    return plugins.names("denoiser", _DENOISERS)
+    return plugins.plugin_names("denoiser", _DENOISERS)
 
 
 def _both(strength: Strength) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedkin.couplings.denoisers import Response, Strength, find
+from fedkin.couplings.denoisers import Response, Strength, find_denoiser
 from fedkin.couplings.filters import GraphFilter
 from fedkin.couplings.plug import ITERATIVE
 from fedkin.errors import FedkinError
@@ -33,7 +33,7 @@ def draw_response(
     """
     if denoiser == ITERATIVE:
         raise FedkinError("graph total variation is not linear: it has no response over λ; draw soft, hard, heat, …")
-    ranked, small = find(denoiser).rank, len(graph) <= DECOMPOSITION_LIMIT
+    ranked, small = find_denoiser(denoiser).rank, len(graph) <= DECOMPOSITION_LIMIT
     if ranked and not small:
         raise FedkinError(
             f"the response of {denoiser!r} needs all eigenvalues: at most {DECOMPOSITION_LIMIT:,} clients"

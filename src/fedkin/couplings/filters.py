@@ -58,7 +58,7 @@ class GraphFilter(Coupling):
         factor2: bool = False,
     ) -> None:
         self.graph, self.clients = graph, len(graph)
-        self.denoiser = denoisers.find(denoiser)
+        self.denoiser = denoisers.find_denoiser(denoiser)
         self.denoiser.check(strength, self.clients)
         self.strength = strength
         if fidelity not in get_args(Fidelity):

@@ -25,7 +25,7 @@ def denoiser_names() -> tuple[str, ...]:
 def refuse_unknown(denoiser: str) -> None:
     """Refuse a denoiser that cannot be named."""
     if denoiser != ITERATIVE:
-        denoisers.find(denoiser, also=(ITERATIVE,))
+        denoisers.find_denoiser(denoiser, also=(ITERATIVE,))
 
 
 def graph_denoiser(

@@ -17,10 +17,10 @@ from fedkin.couplings import aggregation
 from fedkin.couplings.aggregation import Aggregate
 from fedkin.couplings.coupling import Coupling, Group
 
-Rule = Callable[[Tensor, Tensor, int | None], Aggregate]
+RobustRule = Callable[[Tensor, Tensor, int | None], Aggregate]
 """values (d, B), weights (d,) that sum to 1, the client's own place among them (None: several clients get this row)."""
 
-Evidence = Callable[[sp.csr_array], tuple[sp.csr_array, np.ndarray]]
+Witness = Callable[[sp.csr_array], tuple[sp.csr_array, np.ndarray]]
 """The pairs (i, j) that matter, (K, K) → the loss of model j on client i's samples on these pairs, and its noise (K,)."""
 
 
@@ -40,7 +40,9 @@ class Robust(Coupling):
 
     linear = False
 
-    def __init__(self, coupling: Coupling, rule: Rule, evidence: Evidence | None = None, strength: float = 1.0) -> None:
+    def __init__(
+        self, coupling: Coupling, rule: RobustRule, evidence: Witness | None = None, strength: float = 1.0
+    ) -> None:
         self.plain, self.rule, self.clients = coupling, rule, coupling.clients
         self.evidence, self.strength = evidence, strength
 
@@ -97,7 +99,7 @@ def together(losses: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, float]:
     return means, float(np.median(errors)) if errors else 0.0
 
 
-def clipping(factor: float = 1.0) -> Rule:
+def clipping(factor: float = 1.0) -> RobustRule:
     """Self-centred clipping: w_i + Σ_j m_ij·clip(w_j − w_i, τ_i), clip(x, τ) = x·min(1, τ/‖x‖).
 
     τ_i = factor × the weighted median of the distances ‖w_j − w_i‖ to the others, so that no number of attackers need be
@@ -130,7 +132,7 @@ def _typical(apart: Tensor, weights: Tensor, own: int | None) -> float:
     return float(aggregation.median(apart[others][:, None], weights[others] / total)[0])
 
 
-def replacing(aggregate: Callable[[Tensor, Tensor], Aggregate]) -> Rule:
+def replacing(aggregate: Callable[[Tensor, Tensor], Aggregate]) -> RobustRule:
     """m_ii w_i + (1 − m_ii)·aggregate of the others; of all where there is no self. Negative weights count as none."""
 
     def rule(values: Tensor, weights: Tensor, own: int | None) -> Aggregate:

@@ -11,12 +11,12 @@ import numpy as np
 from fedkin.data import partition as partitions
 from fedkin.data.topology import true_groups
 from fedkin.errors import FedkinError
-from fedkin.federation import PARTS, Federation, Holdout, Scaling, Split
+from fedkin.federation import PARTS, Federation, Holdout, Rescaling, Split
 from fedkin.streams import Streams
 from fedkin.task import Task
 
-Scale = Callable[[np.ndarray], np.ndarray]
-Fit = Callable[[np.ndarray], "Scale | Scaling"]
+Scaling = Callable[[np.ndarray], np.ndarray]
+Fit = Callable[[np.ndarray], "Scaling | Rescaling"]
 DOWNSAMPLE = {"tables": (0.5, 0.2, 0.4), "curves": (0.9, 0.05, 0.2)}
 
 
@@ -30,14 +30,14 @@ def numbered(prefix: str, count: int, start: int = 0) -> list[str]:
     return [f"{prefix}-{i:0{width}d}" for i in range(start, start + count)]
 
 
-def unscaled(train: np.ndarray) -> Scale:
+def unscaled(train: np.ndarray) -> Scaling:
     """Samples as they are, in float32."""
     return lambda x: x.astype(np.float32)
 
 
-def prepared(scale: Scale | Scaling, raw: np.ndarray) -> tuple[np.ndarray, Scaling]:
-    """Samples as they are kept, and what makes inputs of them: a `Scaling` later, batch by batch, any other scale now."""
-    return (raw, scale) if isinstance(scale, Scaling) else (scale(raw), Scaling())
+def prepared(scale: Scaling | Rescaling, raw: np.ndarray) -> tuple[np.ndarray, Rescaling]:
+    """Samples as they are kept, and what makes inputs of them: a `Rescaling` later, batch by batch, any other scale now."""
+    return (raw, scale) if isinstance(scale, Rescaling) else (scale(raw), Rescaling())
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def pooled(
     """A federation from pooled samples: x (n, …) in any raw type, y (n,) class codes 0…C−1.
 
     `owner` names each row's natural client. `fit(raw training rows)` returns the scaling that turns raw rows into
-    inputs, so nothing is learned from test rows; where it is a `Scaling`, rows are kept as they are. `samples` draws that
+    inputs, so nothing is learned from test rows; where it is a `Rescaling`, rows are kept as they are. `samples` draws that
     many rows first.
     """
     rows = np.arange(len(y))

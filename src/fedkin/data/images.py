@@ -11,17 +11,17 @@ import numpy as np
 from fedkin.data.federate import Recipe, pooled
 from fedkin.data.source import Arrays
 from fedkin.errors import unknown
-from fedkin.federation import Federation, Scaling
+from fedkin.federation import Federation, Rescaling
 
 
-def unit(train: np.ndarray) -> Scaling:
+def unit(train: np.ndarray) -> Rescaling:
     """Pixels 0…255 to [0, 1]."""
-    return Scaling(1 / 255)
+    return Rescaling(1 / 255)
 
 
-def symmetric(train: np.ndarray) -> Scaling:
+def symmetric(train: np.ndarray) -> Rescaling:
     """Pixels 0…255 to [−1, 1]."""
-    return Scaling(2 / 255, np.ones(1, dtype=np.float32))
+    return Rescaling(2 / 255, np.ones(1, dtype=np.float32))
 
 
 def _moments(train: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -36,15 +36,15 @@ def _moments(train: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.n
     return mean.astype(np.float32), np.sqrt(np.maximum(square / count - mean**2, 0)).astype(np.float32)
 
 
-def _standard(axes: tuple[int, ...], extra: float) -> Callable[[np.ndarray], Scaling]:
-    def fit(train: np.ndarray) -> Scaling:
+def _standard(axes: tuple[int, ...], extra: float) -> Callable[[np.ndarray], Rescaling]:
+    def fit(train: np.ndarray) -> Rescaling:
         mean, deviation = _moments(train, axes)
-        return Scaling(1 / 255, mean[0], (deviation + np.float32(extra))[0])
+        return Rescaling(1 / 255, mean[0], (deviation + np.float32(extra))[0])
 
     return fit
 
 
-SCALINGS: dict[str, Callable[[np.ndarray], Scaling]] = {
+SCALINGS: dict[str, Callable[[np.ndarray], Rescaling]] = {
     "unit": unit,
     "symmetric": symmetric,
     "pixel": _standard((0,), 0.001),
@@ -82,7 +82,7 @@ def images(
     if shape == "image":
         return pooled(recipe, x, np.asarray(y), classes, fit=scaling, samples=samples)
 
-    def fit(train: np.ndarray) -> Scaling:
+    def fit(train: np.ndarray) -> Rescaling:
         return scaling(train.reshape(-1, *size)).flat(size)
 
     return pooled(recipe, x.reshape(len(x), math.prod(size)), np.asarray(y), classes, fit=fit, samples=samples)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedkin.data.federate import Recipe, Scale
+from fedkin.data.federate import Recipe, Scaling
 from fedkin.data.partition import by_column
 from fedkin.errors import FedkinError
 from fedkin.federation import PARTS, Federation, Split
@@ -21,7 +21,7 @@ from fedkin.task import Forecast, Task
 if TYPE_CHECKING:
     from fedkin.graphs import ClientGraph
 
-Parts = dict[str, np.ndarray]
+PartArrays = dict[str, np.ndarray]
 """The rows of one client by part: train, validation, test."""
 
 
@@ -35,14 +35,14 @@ def clients_of(recipe: Recipe, owner: np.ndarray, who: str) -> dict[str, np.ndar
     return recipe.choose(by_column(owner))
 
 
-def at_random(recipe: Recipe, name: str, own: np.ndarray) -> Parts:
+def at_random(recipe: Recipe, name: str, own: np.ndarray) -> PartArrays:
     """The rows of a client shared out at random, by seed and name."""
     rng = recipe.streams.generator("split", name)
     index = stratified(len(own), None, recipe.test_fraction, recipe.validation_fraction, rng)
     return {part: own[index[part]] for part in PARTS}
 
 
-def in_order(recipe: Recipe, own: np.ndarray, block: np.ndarray | None = None) -> Parts:
+def split_in_order(recipe: Recipe, own: np.ndarray, block: np.ndarray | None = None) -> PartArrays:
     """The first rows of a client train, then those for validation, the last test.
 
     `own` is in order of time. `block` (never falling along `own`) numbers what must stay together, such as a session: a
@@ -56,7 +56,7 @@ def in_order(recipe: Recipe, own: np.ndarray, block: np.ndarray | None = None) -
     return dict(zip(PARTS, np.split(own, snapped)))
 
 
-def standardised(train: np.ndarray) -> Scale:
+def standardised(train: np.ndarray) -> Scaling:
     """Every feature to mean 0 and deviation 1 over training rows (n, features); a constant feature becomes 0."""
     mean, deviation = train.mean(axis=0, dtype=np.float64), train.std(axis=0, dtype=np.float64)
     deviation = np.where(deviation > 1e-12, deviation, 1.0)
@@ -68,7 +68,7 @@ def z_scored(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean(dtype=np.float64)), float(values.std(dtype=np.float64))
 
 
-def joined(recipe: Recipe, parts: Mapping[str, Parts]) -> tuple[Parts, Parts]:
+def joined_parts(recipe: Recipe, parts: Mapping[str, PartArrays]) -> tuple[PartArrays, PartArrays]:
     """Of all clients: the rows of each part, one client after the other, and where each client begins."""
     split = recipe.reduced(list(parts.values()))
     rows = {part: np.concatenate([own[part] for own in split]) for part in PARTS}
@@ -78,27 +78,29 @@ def joined(recipe: Recipe, parts: Mapping[str, Parts]) -> tuple[Parts, Parts]:
 
 def classification(
     recipe: Recipe,
-    parts: Mapping[str, Parts],
+    parts: Mapping[str, PartArrays],
     x: np.ndarray,
     y: np.ndarray,
     classes: Sequence[str],
     notes: Sequence[str] = (),
 ) -> Federation:
     """Clients with their rows of x (n, features), standardised, and of y (n,), class codes 0…C−1."""
-    rows, offsets = joined(recipe, parts)
+    rows, offsets = joined_parts(recipe, parts)
     scale = standardised(x[rows["train"]])
     task = Task("classification", x.shape[1:], classes=tuple(classes))
     train, validation, test = (Split(scale(x[rows[p]]), y[rows[p]].astype(np.int64), offsets[p]) for p in PARTS)
     return Federation(tuple(parts), task, train, validation, test, notes=tuple(notes))
 
 
-def regression(recipe: Recipe, parts: Mapping[str, Parts], x: np.ndarray, y: np.ndarray, target: str) -> Federation:
+def regression(
+    recipe: Recipe, parts: Mapping[str, PartArrays], x: np.ndarray, y: np.ndarray, target: str
+) -> Federation:
     """Clients with their rows of x (n, features), standardised, and of y (n,), z-scored by all training targets.
 
     So a mean squared error of 1 is that of guessing the mean, and 1 − MSE is about R². The mean and the deviation are in
     `truth["mean"]` and `truth["std"]`, and a note tells them.
     """
-    rows, offsets = joined(recipe, parts)
+    rows, offsets = joined_parts(recipe, parts)
     scale = standardised(x[rows["train"]])
     mean, std = z_scored(y[rows["train"]])
     x, y = scale(x), ((y - mean) / std).astype(np.float32)
@@ -111,7 +113,7 @@ def regression(recipe: Recipe, parts: Mapping[str, Parts], x: np.ndarray, y: np.
 
 def series(
     recipe: Recipe,
-    parts: Mapping[str, Parts],
+    parts: Mapping[str, PartArrays],
     past: np.ndarray,
     coming: np.ndarray,
     every: int,
@@ -125,7 +127,7 @@ def series(
     One value comes every `every` minutes; errors are told in the units of the data, `told` minutes ahead. `places`
     (K, 2) are the latitudes and longitudes of the clients.
     """
-    rows, offsets = joined(recipe, parts)
+    rows, offsets = joined_parts(recipe, parts)
     mean, std = z_scored(past[rows["train"]])
     x, y = (((values - mean) / std).astype(np.float32) for values in (past, coming))
     train, validation, test = (Split(x[rows[part]], y[rows[part]], offsets[part]) for part in PARTS)

@@ -143,7 +143,7 @@ def info(name: str) -> dict[str, Any]:
 def catalogue() -> list[dict[str, Any]]:
     """One entry per data set, sorted by name: name, description, size, natural clients, licence, what is at hand."""
     keys = ("name", "description", "size", "clients", "licence", "citation", "at_hand", "notes")
-    return [{key: entry[key] for key in keys} for entry in plugins.every("data set", _sets(), info).values()]
+    return [{key: entry[key] for key in keys} for entry in plugins.every_plugin("data set", _sets(), info).values()]
 
 
 def prepare(name: str, directory: str | os.PathLike[str] | None = None, force: bool = False) -> Path | None:

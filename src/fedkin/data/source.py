@@ -42,9 +42,9 @@ class File:
         """Refuse a file that is not the upstream one."""
         if self.hash is None and self.content is None:
             return
-        if self.hash is not None and digest(path, self.hash) == self.hash:
+        if self.hash is not None and digest_like(path, self.hash) == self.hash:
             return
-        if self.content is not None and digest(path, self.content, unpack=path.suffix == ".gz") == self.content:
+        if self.content is not None and digest_like(path, self.content, unpack=path.suffix == ".gz") == self.content:
             return
         raise FedkinError(f"{path}: checksum mismatch; the file is damaged or another version, get it again")
 
@@ -76,7 +76,7 @@ class Source:
         return None
 
 
-def digest(path: Path, like: str, unpack: bool = False) -> str:
+def digest_like(path: Path, like: str, unpack: bool = False) -> str:
     """The hash of a file by the algorithm that `like` names, as "algorithm:hex"."""
     algorithm = like.split(":")[0]
     value = hashlib.new(algorithm, usedforsecurity=False)

@@ -12,8 +12,8 @@ from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.federation.columns import InputColumn as InputColumn
 from fedkin.federation.columns import has_leading_zeros
+from fedkin.federation.table import as_list
 from fedkin.federation.table import from_table as from_table
-from fedkin.federation.table import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +93,7 @@ def from_csv(
             ) from None
         raise problem
     told = {"sep": sep, "encoding": encoding, **{key: value for key, value in options.items() if key not in NOT_TOLD}}
-    told |= {key: list(listed(told[key])) for key in LISTS if told.get(key) is not None}
+    told |= {key: list(as_list(told[key])) for key in LISTS if told.get(key) is not None}
     known = {key: value for key, value in told.items() if value is not None}
     source = {"name": "csv", "path": str(Path(path).resolve()), "client": client, "target": target, **known}
     return replace(federation, source=source)

@@ -129,11 +129,11 @@ def serve(grid: Any, context: Any, report: Callable[[str], None] = print) -> Non
     plan = FederationFile.read(
         Path(str(config["settings"])), rounds=config.get("rounds"), algorithm=config.get("algorithm")
     )
-    result = train_sites(GridLine(grid), plan, Path(str(config["out"])), (Told(report),))
+    result = train_sites(GridLine(grid), plan, Path(str(config["out"])), (LiveLog(report),))
     report(f"{result!r} in {config['out']}")
 
 
-class Told(Callback):
+class LiveLog(Callback):
     """One line per round in Flower's log."""
 
     def __init__(self, report: Callable[[str], None]) -> None:

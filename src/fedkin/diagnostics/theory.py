@@ -31,7 +31,7 @@ from fedkin.local.kernels.linear import dense_layers
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
 from fedkin.models import ModelLike
-from fedkin.run import make_options, prepare
+from fedkin.run import make_options, make_run
 from fedkin.task.losses import loss_of
 
 
@@ -95,7 +95,7 @@ def diagnose(
     if iterations < 1:
         raise FedkinError(f"iterations is {iterations}; power iteration needs at least 1")
     settings = make_options(rounds=0, seed=seed, **{"dtype": "float64", **options})
-    run = prepare(federation, model, algorithm, settings, graph)
+    run = make_run(federation, model, algorithm, settings, graph)
     try:
         setting, linked = run.setting, run.setting.needs_graph(algorithm.name)
         at = run.state.rows if rows is None else torch.as_tensor(np.asarray(rows), dtype=setting.spec.dtype)

@@ -76,7 +76,7 @@ def no_letter(letter: str, known: Iterable[str]) -> FedkinError:
     return unknown("private state of the clients", letter, sorted(known))
 
 
-Said = Mapping[int, Answer | str]
+HostAnswers = Mapping[int, Answer | str]
 """Host → its answer, or the reason why there is none."""
 
 
@@ -94,11 +94,13 @@ class Sharded(Asking):
     # --- how questions travel -----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _send(self, questions: Mapping[int, Question]) -> Said:
+    def _send(self, questions: Mapping[int, Question]) -> HostAnswers:
         """Put a question to every host named, all at the same time."""
 
     @abstractmethod
-    def _deliver(self, letter: str, posts: Mapping[int, Post], questions: Mapping[int, Question]) -> tuple[Said, int]:
+    def _deliver(
+        self, letter: str, posts: Mapping[int, Post], questions: Mapping[int, Question]
+    ) -> tuple[HostAnswers, int]:
         """Carry letters between hosts, then put the questions with the letters received; also the bytes of a letter.
 
         A host that has no such letter (it was restarted) writes none, but is asked like the others.
@@ -175,7 +177,7 @@ class Sharded(Asking):
         names = tuple(self.names[k] for k in receivers), tuple(self.names[k] for k in senders)
         return Post(parcels, *names, sp.csr_array(links[:, senders]), padded)
 
-    def _merged(self, ids: np.ndarray, asked: Mapping[int, np.ndarray], said: Said) -> Answer:
+    def _merged(self, ids: np.ndarray, asked: Mapping[int, np.ndarray], said: HostAnswers) -> Answer:
         """All answers in the order asked; the clients of a silent host have failed for its reason."""
         answered = np.zeros(len(ids), dtype=bool)
         failed: dict[str, str] = {}

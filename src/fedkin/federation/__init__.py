@@ -9,7 +9,7 @@ columns.py how a column becomes inputs, faults.py which cannot, notices.py what 
 from __future__ import annotations
 
 from fedkin.federation.federation import Federation
-from fedkin.federation.scaling import Scaling
+from fedkin.federation.scaling import Rescaling
 from fedkin.federation.split import PARTS, Holdout, Split
 
-__all__ = ["PARTS", "Federation", "Holdout", "Scaling", "Split"]
+__all__ = ["PARTS", "Federation", "Holdout", "Rescaling", "Split"]

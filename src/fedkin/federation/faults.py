@@ -24,7 +24,7 @@ def refuse_all(faults: Iterable[str]) -> None:
         raise FedkinError(found[0] if len(found) == 1 else f"{len(found)} faults: " + "; ".join(found))
 
 
-def told(values: Sequence[str], most: int = 3) -> str:
+def quoted(values: Sequence[str], most: int = 3) -> str:
     """The first few of several texts, in quotes so that blanks are seen.
 
     >>> told(["a", "b ", "c", "d"])
@@ -67,7 +67,7 @@ def _no_dates(values: pd.Series) -> str | None:
         if len(wrong) < MOSTLY * len(strange):
             strange = wrong
             break
-    cells = told([str(cell) for cell in strange.unique()])
+    cells = quoted([str(cell) for cell in strange.unique()])
     return (
         f"column {str(values.name)!r} has cells that are no dates of one format: {cells}; mend them, or --missing them"
     )
@@ -81,7 +81,7 @@ def _instead(values: pd.Series) -> str:
     wrong = known[pd.to_numeric(known, errors="coerce").isna()]
     if len(wrong) < MOSTLY * len(known):
         cells = wrong.astype(str).unique()
-        return f"{len(wrong)} cells are no numbers: {told(list(cells))}; if they mean missing: --missing {_quoted(cells[0])}"
+        return f"{len(wrong)} cells are no numbers: {quoted(list(cells))}; if they mean missing: --missing {_quoted(cells[0])}"
     if pd.to_numeric(known.astype(str).str.replace(",", "."), errors="coerce").notna().all():
         return "its numbers have a decimal comma; write a point"
     if date_formats(values):

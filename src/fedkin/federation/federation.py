@@ -13,7 +13,7 @@ import numpy as np
 from fedkin.errors import FedkinError, unknown
 from fedkin.federation.datasets import read_datasets
 from fedkin.federation.reading import common_shape, read_public, read_samples
-from fedkin.federation.scaling import Scaling, read_scaling
+from fedkin.federation.scaling import Rescaling, read_scaling
 from fedkin.federation.split import PARTS, Holdout, Split
 from fedkin.federation.targets import encoded
 from fedkin.federation.unread import Unread
@@ -109,14 +109,14 @@ class Federation:
         classes: Sequence[Hashable] | None = None,
         tokens: bool = False,
         seed: int = 0,
-        scaling: float | Scaling | None = None,
+        scaling: float | Rescaling | None = None,
         **about: Unpack[About],
     ) -> Federation:
         """A federation from `{client name: (X, y)}`.
 
         X is (n, *input shape), y is (n,) labels or numbers. X is kept in its own type (uint8 images as bytes), and a
         memory-mapped X stays in its file; `scaling` says what makes inputs of it, batch by batch: a number to multiply by
-        (1/255), or a `fedkin.federation.Scaling`. Each client is split into train, validation and test,
+        (1/255), or a `fedkin.federation.Rescaling`. Each client is split into train, validation and test,
         stratified by class where a class has enough samples. A client may instead bring its own split as
         `{"train": (X, y), "test": (X, y), "validation": (X, y)}` (the last is optional).
         `task` is guessed when not given: integer, boolean and text targets are classes, several columns of 0 and 1 are

@@ -9,15 +9,14 @@ import numpy as np
 
 from fedkin.errors import FedkinError
 from fedkin.federation.columns import is_number
-from fedkin.federation.faults import told
+from fedkin.federation.faults import quoted
 from fedkin.federation.federation import Federation
+from fedkin.task.choice import RARE
 
 if TYPE_CHECKING:
     import pandas as pd
 
-RARE = 0.1
-"""A class of fewer training rows than this share is rare."""
-FEW = 20
+FEW_VALUES = 20
 """So many different whole numbers may be classes."""
 SENTINELS = (-99999, -9999, -999, -99, -9, 99, 999, 9999, 99999)
 
@@ -42,7 +41,7 @@ def target_kind(values: pd.Series, target: str, asked: Any) -> tuple[Any, np.nda
                 f"target {target!r} holds only {a} and {b}: treated as classes (--task regression: as a number)"
             )
     elif asked is None and targets.dtype.kind in "iu" and len(distinct) > 2:
-        how = "classes" if len(distinct) <= FEW else "classes, which is rarely meant"
+        how = "classes" if len(distinct) <= FEW_VALUES else "classes, which is rarely meant"
         notes.append(
             f"target {target!r} holds {len(distinct)} different whole numbers: treated as {how} (--task regression: as a number)"
         )
@@ -58,7 +57,7 @@ def _of_input(name: str, known: pd.Series) -> Iterator[str]:
     distinct = known.nunique()
     if len(known) and distinct == 1:
         yield f"column {name!r} is constant in all training rows and says nothing; --drop it"
-    elif distinct == len(known) > FEW and known.dtype.kind != "f":
+    elif distinct == len(known) > FEW_VALUES and known.dtype.kind != "f":
         yield f"column {name!r} differs in every training row: an identifier? --id or --drop it"
     if is_number(known):
         for value in SENTINELS:
@@ -94,5 +93,5 @@ def of_clients(federation: Federation, target: str) -> list[str]:
     single = [name for name, held in zip(federation.names, (counts > 0).sum(axis=1)) if held == 1]
     if single:
         some = f"{len(single)} of {len(federation)} clients have" if len(single) > 1 else "one client has"
-        notes.append(f"target {target!r}: {some} training rows of one class only: {told(single)}")
+        notes.append(f"target {target!r}: {some} training rows of one class only: {quoted(single)}")
     return notes

@@ -1,4 +1,4 @@
-"""Scaling: how stored samples become the inputs of a model, batch by batch, so that no float copy of them is needed."""
+"""Rescaling: how stored samples become the inputs of a model, batch by batch, so that no float copy of them is needed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fedkin.errors import FedkinError
 
 
 @dataclass(frozen=True, eq=False)
-class Scaling:
+class Rescaling:
     """input = (stored · factor − shift) / spread, each number in float32 (float64 where that is stored).
 
     `shift` and `spread` have the shape of one input, or None where there is nothing to subtract or to divide by.
 
-    >>> Scaling(1 / 255)(np.array([[0, 255]], dtype=np.uint8))
+    >>> Rescaling(1 / 255)(np.array([[0, 255]], dtype=np.uint8))
     array([[0., 1.]], dtype=float32)
     """
 
@@ -42,20 +42,20 @@ class Scaling:
             x /= self.spread.astype(x.dtype, copy=False)
         return np.asarray(x)
 
-    def flat(self, shape: tuple[int, ...]) -> Scaling:
+    def flat(self, shape: tuple[int, ...]) -> Rescaling:
         """The same for inputs of this shape whose numbers are in one line."""
 
         def line(values: np.ndarray | None) -> np.ndarray | None:
             return None if values is None else np.broadcast_to(values, shape).reshape(-1)
 
-        return Scaling(self.factor, line(self.shift), line(self.spread))
+        return Rescaling(self.factor, line(self.shift), line(self.spread))
 
 
-def read_scaling(given: Any) -> Scaling:
-    """What a user gives as `scaling`: a number to multiply by, a `Scaling`, or None for numbers as they are stored."""
-    if given is None or isinstance(given, Scaling):
-        return given or Scaling()
+def read_scaling(given: Any) -> Rescaling:
+    """What a user gives as `scaling`: a number to multiply by, a `Rescaling`, or None for numbers as they are stored."""
+    if given is None or isinstance(given, Rescaling):
+        return given or Rescaling()
     number = isinstance(given, int | float | np.number) and not isinstance(given, bool)
     if not number or not math.isfinite(given) or given == 0:
         raise FedkinError(f"scaling is {given!r}; give the number that stored values are multiplied by, such as 1/255")
-    return Scaling(float(given))
+    return Rescaling(float(given))

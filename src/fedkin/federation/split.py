@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.federation.given import check_fractions
-from fedkin.federation.scaling import Scaling
+from fedkin.federation.scaling import Rescaling
 from fedkin.federation.unread import Unread, mapped
 from fedkin.streams import Streams
 
@@ -31,17 +31,17 @@ class Split:
     stored: np.ndarray | Unread
     y: np.ndarray
     offsets: np.ndarray
-    scaling: Scaling = field(default_factory=Scaling)
+    scaling: Rescaling = field(default_factory=Rescaling)
 
     @classmethod
-    def join(cls, parts: Sequence[tuple[Any, np.ndarray]], scaling: Scaling | None = None) -> Split:
+    def join(cls, parts: Sequence[tuple[Any, np.ndarray]], scaling: Rescaling | None = None) -> Split:
         """Put the (stored samples, y) of every client one after the other; what is mapped or unread stays so."""
         sizes = [len(x) for x, _ in parts]
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         samples = [x for x, _ in parts]
         afar = any(isinstance(x, Unread) or mapped(x) for x in samples)
         stored = Unread.join(samples) if afar else np.concatenate(samples)
-        return cls(stored, np.concatenate([y for _, y in parts]), offsets, scaling or Scaling())
+        return cls(stored, np.concatenate([y for _, y in parts]), offsets, scaling or Rescaling())
 
     @property
     def x(self) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 from fedkin.errors import FedkinError, unknown
 from fedkin.federation import notices
 from fedkin.federation.columns import DATE_PARTS, InputColumn, as_text, cleaned, date_formats
-from fedkin.federation.faults import fault_of, refuse_all, told
+from fedkin.federation.faults import fault_of, quoted, refuse_all
 from fedkin.federation.federation import About, Federation
 from fedkin.federation.split import Holdout
 from fedkin.task import Kind, Scale
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Missing = Literal["impute", "error"]
-Names = str | Sequence[str]
+ColumnNames = str | Sequence[str]
 
 
 def from_table(
@@ -34,10 +34,10 @@ def from_table(
     task: Kind | Literal["counts"] | None = None,
     missing: Missing = "impute",
     standardise: bool = True,
-    drop: Names = (),
-    keep: Names | None = None,
+    drop: ColumnNames = (),
+    keep: ColumnNames | None = None,
     id: str | None = None,
-    date: Names = (),
+    date: ColumnNames = (),
     missing_values: Any = (),
     max_categories: int = 100,
     test_fraction: float = 0.25,
@@ -75,7 +75,7 @@ def from_table(
         raise unknown("missing", missing, ["impute", "error"])
     if not len(frame):
         raise FedkinError("the table has no rows; it needs some for every client")
-    sentinels = tuple(str(value) for value in listed(missing_values))
+    sentinels = tuple(str(value) for value in as_list(missing_values))
     apart = [name for names in chosen.values() for name in names]
     wanted = [c for c in frame.columns if c not in [*apart, *drop] and (kept is None or c in kept)]
     clients, answers = cleaned(frame[client]), cleaned(frame[target], sentinels)
@@ -135,13 +135,13 @@ def tidy(frame: Any) -> pd.DataFrame:
     return frame.set_axis(names, axis=1).reset_index(drop=True)
 
 
-def listed(given: Any) -> list[Any]:
+def as_list(given: Any) -> list[Any]:
     """One value or several, as a list."""
     return [given] if isinstance(given, str | int | float) else list(given)
 
 
-def _names(given: Names) -> list[str]:
-    return [str(name).strip() for name in listed(given)]
+def _names(given: ColumnNames) -> list[str]:
+    return [str(name).strip() for name in as_list(given)]
 
 
 def groups(clients: pd.Series) -> dict[str, np.ndarray]:
@@ -188,7 +188,7 @@ def _fit(
         categories = fitted[0].categories
         new = [] if categories is None else sorted(set(as_text(values)) - set(categories))
         if new:
-            notes.append(f"column {name!r}: {len(new)} categories not in training rows, coded as zeros: {told(new)}")
+            notes.append(f"column {name!r}: {len(new)} categories not in training rows, coded as zeros: {quoted(new)}")
         columns += fitted
     if not columns:
         raise FedkinError("no input columns are left beside client and target; the table needs at least one")

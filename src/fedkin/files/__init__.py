@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedkin.files.atomic import Bytes, append, clean_up, whole, write_atomic
     from fedkin.files.lock import Lock
-    from fedkin.files.manifest import MANIFEST, Batch, Manifest
+    from fedkin.files.manifest import MANIFEST, FileBatch, Manifest
     from fedkin.files.tensors import read_tensors, write_tensors
     from fedkin.files.text import OWN_FUNCTION, plain, read_json, read_text, versions, write_json
 
 __all__ = [
     "MANIFEST",
     "OWN_FUNCTION",
-    "Batch",
     "Bytes",
+    "FileBatch",
     "Lock",
     "Manifest",
     "append",
@@ -47,7 +47,7 @@ _ROOMS = {
     "lock": ("Lock",),
     "manifest": (
         "MANIFEST",
-        "Batch",
+        "FileBatch",
         "Manifest",
     ),
     "text": (

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedkin.errors import FedkinError
 
-LIMIT = 2**32
+UNPACKED_LIMIT = 2**32
 """Bytes that the arrays of one archive may take together once unpacked."""
 FREE = 2**26
 """Up to so many bytes an archive may unpack to however small it is: a complete graph is all ones."""
@@ -32,7 +32,7 @@ def read_archive(
     path: str | PathLike[str],
     what: str,
     wanted: Mapping[str, tuple[str, int]],
-    limit: int = LIMIT,
+    limit: int = UNPACKED_LIMIT,
     ratio: float = RATIO,
 ) -> dict[str, np.ndarray]:
     """The arrays of an .npz file, checked: `wanted` maps a name to the kinds of numbers ("iu", "f", "U", …) and dimensions.

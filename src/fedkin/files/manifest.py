@@ -109,7 +109,7 @@ def digest(path: Path, first: int | None = None) -> str:
     return checksum.hexdigest()
 
 
-class Batch:
+class FileBatch:
     """Files of one directory that change together: all are written and synced, then noted in the manifest, then renamed.
 
     Used as a context: on leaving it well everything takes its place, on leaving it by an error nothing does.
@@ -165,7 +165,7 @@ class Batch:
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()
 
-    def __enter__(self) -> Batch:
+    def __enter__(self) -> FileBatch:
         return self
 
     def __exit__(

@@ -86,7 +86,7 @@ def _memory(tensor: Tensor) -> memoryview:
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().data
 
 
-class Told(BaseModel):
+class TensorFacts(BaseModel):
     """What the header of a safetensors file says of one tensor."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -96,7 +96,7 @@ class Told(BaseModel):
     data_offsets: list[NonNegativeInt] = Field(min_length=2, max_length=2)
 
 
-_HEADER = TypeAdapter(dict[str, Told])
+_HEADER = TypeAdapter(dict[str, TensorFacts])
 _REPEATED = TypeAdapter(dict[str, NonNegativeInt])
 
 

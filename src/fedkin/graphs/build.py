@@ -31,7 +31,7 @@ def builder(name: str) -> Callable[[Builder], Builder]:
 
 def specs() -> tuple[str, ...]:
     """The names of builders, those of installed packages last."""
-    return plugins.names("graph", _BUILDERS)
+    return plugins.plugin_names("graph", _BUILDERS)
 
 
 def build(spec: str, names: Sequence[str], disclosed: Disclosed, seed: int = 0) -> ClientGraph:
@@ -49,7 +49,7 @@ def build(spec: str, names: Sequence[str], disclosed: Disclosed, seed: int = 0) 
         return ClientGraph.from_edges(spec, names)
     if spec.endswith(".npz"):
         return ClientGraph.load(spec).align(names)
-    name, option = plugins.split("graph", spec, _BUILDERS)
+    name, option = plugins.split_name("graph", spec, _BUILDERS)
     function = plugins.find("graph", name, _BUILDERS, also=("FILE.csv", "FILE.parquet", "FILE.npz"))
     graph = function(names, disclosed, seed, option) if callable(function) else None
     if not isinstance(graph, ClientGraph):

@@ -11,7 +11,7 @@ from fedkin.errors import FedkinError
 from fedkin.graphs.client_graph import ClientGraph
 from fedkin.streams import Streams, client_keys
 
-Names = Sequence[str] | None
+ClientNames = Sequence[str] | None
 
 
 def complete(names: Sequence[str], weight: float = 1.0) -> ClientGraph:
@@ -35,7 +35,7 @@ def empty(names: Sequence[str]) -> ClientGraph:
     return ClientGraph(sp.csr_array((len(names), len(names))), names)
 
 
-def label_overlap(counts: np.ndarray, names: Names = None) -> ClientGraph:
+def label_overlap(counts: np.ndarray, names: ClientNames = None) -> ClientGraph:
     """FedU's graph S: a_kl = |labels_k ∩ labels_l| / |labels_k ∪ labels_l|, from label counts (K, C).
 
     >>> label_overlap(np.array([[5, 5, 0], [0, 1, 1], [0, 0, 9]])).adjacency.toarray().round(2)
@@ -49,7 +49,7 @@ def label_overlap(counts: np.ndarray, names: Names = None) -> ClientGraph:
     return _off_diagonal(np.divide(both, either, out=np.zeros_like(both), where=either > 0), names)
 
 
-def shared_labels(counts: np.ndarray, names: Names = None, main: int = 5) -> ClientGraph:
+def shared_labels(counts: np.ndarray, names: ClientNames = None, main: int = 5) -> ClientGraph:
     """FedSKA's given graph: clients are joined (weight 1) when they share one of their `main` most frequent labels."""
     counts = _counts(counts, names)
     rank = np.argsort(np.argsort(-counts, axis=1, kind="stable"), axis=1)
@@ -57,7 +57,7 @@ def shared_labels(counts: np.ndarray, names: Names = None, main: int = 5) -> Cli
     return _off_diagonal((holds @ holds.T > 0).astype(float), names)
 
 
-def data_sizes(sizes: np.ndarray, names: Names = None) -> ClientGraph:
+def data_sizes(sizes: np.ndarray, names: ClientNames = None) -> ClientGraph:
     """FedU's graph W: 0 between two small clients, 0.5 between a small and a large one, 1 between two large ones.
 
     A client is large when it has at least the median number of samples.
@@ -85,7 +85,9 @@ def random(names: Sequence[str], seed: int, below: float = 0.25) -> ClientGraph:
     return _off_diagonal(np.where(weights < below, 0.0, weights), names)
 
 
-def sbm(clusters: Sequence[int] | np.ndarray, p_in: float, p_out: float, seed: int, names: Names = None) -> ClientGraph:
+def sbm(
+    clusters: Sequence[int] | np.ndarray, p_in: float, p_out: float, seed: int, names: ClientNames = None
+) -> ClientGraph:
     """Stochastic block model: an edge of weight 1 with probability p_in inside a cluster and p_out between clusters."""
     labels = np.asarray(clusters)
     for name, p in (("p_in", p_in), ("p_out", p_out)):
@@ -114,12 +116,12 @@ def _uniform(words: np.ndarray, seed: int) -> np.ndarray:
     return (Streams(seed).words("pair", 0, words) >> np.uint64(11)) * 2.0**-53
 
 
-def _off_diagonal(weights: np.ndarray, names: Names) -> ClientGraph:
+def _off_diagonal(weights: np.ndarray, names: ClientNames) -> ClientGraph:
     np.fill_diagonal(weights, 0)
     return ClientGraph(weights, names)
 
 
-def _counts(counts: np.ndarray, names: Names) -> np.ndarray:
+def _counts(counts: np.ndarray, names: ClientNames) -> np.ndarray:
     counts = np.asarray(counts, dtype=float)
     if counts.ndim != 2 or not np.isfinite(counts).all() or (counts < 0).any():
         raise FedkinError("label counts must be a (clients, labels) array of numbers ≥ 0")

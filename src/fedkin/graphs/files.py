@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from fedkin.errors import FedkinError, unknown
 from fedkin.files import whole, write_atomic
-from fedkin.files.archive import LIMIT, RATIO, read_archive, write_archive
+from fedkin.files.archive import RATIO, UNPACKED_LIMIT, read_archive, write_archive
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -187,7 +187,7 @@ def _write_archive(path: str | PathLike[str], entries: int, **arrays: np.ndarray
 
 
 def read_npz(
-    path: str | PathLike[str], limit: int = LIMIT, ratio: float = RATIO
+    path: str | PathLike[str], limit: int = UNPACKED_LIMIT, ratio: float = RATIO
 ) -> tuple[sp.csr_array, tuple[str, ...]]:
     """Adjacency and names of an archive: what `write_npz` wrote, or an edge list.
 

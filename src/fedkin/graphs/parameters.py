@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedkin.steps import step_rule
 
-Optimiser = Literal["sgd", "adam"]
+GraphOptimiser = Literal["sgd", "adam"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Parameters:
         """For a state's arrays."""
         return {f"{name}_{field}": getattr(self, field) for field in self.__dataclass_fields__}
 
-    def moved(self, slope: Tensor, rate: float, how: Optimiser) -> Parameters:
+    def moved(self, slope: Tensor, rate: float, how: GraphOptimiser) -> Parameters:
         """One step down the slope (P,).
 
         >>> Parameters.at(torch.zeros(2)).moved(torch.tensor([2.0, -1.0]), 0.1, "sgd").theta

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from scipy.spatial.distance import cdist
 
 from fedkin.errors import FedkinError, unknown
-from fedkin.graphs.builders import Names
+from fedkin.graphs.builders import ClientNames
 from fedkin.graphs.client_graph import ClientGraph
 from fedkin.graphs.neighbours import Search, nearest
 
@@ -24,7 +24,7 @@ EARTH_KM = 6371.0088
 
 def from_statistics(
     stats: np.ndarray | Sequence[np.ndarray],
-    names: Names = None,
+    names: ClientNames = None,
     weights: Weights = "similarity",
     scale: WeightScale | None = None,
     moments: Sequence[Moment] = get_args(Moment),
@@ -60,7 +60,7 @@ def from_statistics(
     return ClientGraph(_scaled(adjacency, scale), names)
 
 
-def gaussian(features: np.ndarray, names: Names = None, sigma: float | None = None) -> ClientGraph:
+def gaussian(features: np.ndarray, names: ClientNames = None, sigma: float | None = None) -> ClientGraph:
     """a_ij = exp(−‖x_i − x_j‖²/σ²) for all pairs, from one vector per client (K, M); σ: the median distance."""
     features = _features(features, names)
     distance = cdist(features, features)
@@ -72,7 +72,7 @@ def gaussian(features: np.ndarray, names: Names = None, sigma: float | None = No
 def knn(
     features: np.ndarray,
     k: int = 5,
-    names: Names = None,
+    names: ClientNames = None,
     weights: Literal["binary", "gaussian"] = "binary",
     search: Search = "auto",
     seed: int = 0,
@@ -95,7 +95,7 @@ def coordinates(
     latlon: np.ndarray,
     k: int | None = None,
     radius: float | None = None,
-    names: Names = None,
+    names: ClientNames = None,
     sigma: float | None = None,
     threshold: float = 0.1,
 ) -> ClientGraph:
@@ -146,11 +146,11 @@ def _scaled(adjacency: np.ndarray, scale: WeightScale | None) -> np.ndarray:
     return adjacency / adjacency.max() if scale == "max" else adjacency * (clients - 1) * clients / adjacency.sum()
 
 
-def _name(names: Names, k: int) -> str:
+def _name(names: ClientNames, k: int) -> str:
     return f"client-{k}" if names is None else names[k]
 
 
-def _stacked(stats: np.ndarray | Sequence[np.ndarray], names: Names) -> np.ndarray:
+def _stacked(stats: np.ndarray | Sequence[np.ndarray], names: ClientNames) -> np.ndarray:
     """(K, 4, M), refused with the client's name where one client's statistics do not fit."""
     parts = [np.asarray(part, dtype=float) for part in stats]
     for k, part in enumerate(parts):
@@ -164,7 +164,7 @@ def _stacked(stats: np.ndarray | Sequence[np.ndarray], names: Names) -> np.ndarr
     return np.stack(parts)
 
 
-def _features(features: np.ndarray, names: Names) -> np.ndarray:
+def _features(features: np.ndarray, names: ClientNames) -> np.ndarray:
     features = np.asarray(features, dtype=float)
     if features.ndim != 2:
         raise FedkinError(f"features must be one vector per client (K, M), not of shape {features.shape}")

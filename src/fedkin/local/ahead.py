@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedkin.local.shard import Shard
     from fedkin.local.tasks import Request, Trained
 
-LIMIT = 2**28
+REMEMBERED_BYTES = 2**28
 """Trained rows of more bytes than this are not remembered."""
 
 
@@ -40,7 +40,7 @@ _SEEN: WeakKeyDictionary[Shard, Ahead] = WeakKeyDictionary()
 
 def remember(shard: Shard, task: str, request: Request, trained: Trained, counters: Tensor) -> None:
     """Keep what a look ahead trained, until the next question."""
-    if request.mail is None and trained.rows.numel() * trained.rows.element_size() <= LIMIT:
+    if request.mail is None and trained.rows.numel() * trained.rows.element_size() <= REMEMBERED_BYTES:
         _SEEN[shard] = Ahead(task, request, _state(shard), trained, counters)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.federation import Scaling, Split
+from fedkin.federation import Rescaling, Split
 from fedkin.federation.unread import Unread
 from fedkin.local.batches import Batch, Plan
 from fedkin.local.kernels.chain import rescaled, taken
@@ -20,14 +20,14 @@ NARROW = (np.uint8, np.int8, np.int16, np.bool_, np.float16)
 
 
 class Affine(NamedTuple):
-    """A `Scaling` in tensors: input = (stored·factor − shift) / spread; empty tensors where nothing is to be done."""
+    """A `Rescaling` in tensors: input = (stored·factor − shift) / spread; empty tensors where nothing is to be done."""
 
     factor: float
     shift: Tensor
     spread: Tensor
 
     @classmethod
-    def of(cls, scaling: Scaling, shape: tuple[int, ...], device: torch.device) -> Affine:
+    def of(cls, scaling: Rescaling, shape: tuple[int, ...], device: torch.device) -> Affine:
         def tensor(values: np.ndarray | None) -> Tensor:
             whole = np.zeros(0) if values is None else np.broadcast_to(values, shape).copy()
             return torch.from_numpy(whole.astype(np.float32)).to(device)
@@ -71,7 +71,7 @@ class Samples:
             self.x = torch.as_tensor(np.require(split.stored, requirements=["W"]), device=self.device)
         else:
             self.x = torch.as_tensor(split.x, dtype=self.dtype, device=self.device)
-            self.affine = Affine.of(Scaling(), self.shape, self.device)
+            self.affine = Affine.of(Rescaling(), self.shape, self.device)
 
     def inputs(self, index: Tensor) -> Tensor:
         """The inputs of rows `index`, (*index.shape, *input shape)."""
@@ -116,7 +116,7 @@ class Samples:
         if self.stored is None:
             yield Piece(self.x.flatten(1), self.y, plan.index, plan.weight, plan.steps.tolist(), self.affine.flat)
             return
-        plain = Affine.of(Scaling(), self.shape, self.device)
+        plain = Affine.of(Rescaling(), self.shape, self.device)
         for active, x, y, weight in self.batches(plan):
             index = torch.arange(weight.numel(), device=self.device).view(active, 1, -1)
             yield Piece(x.flatten(0, 1).flatten(1), y.flatten(0, 1), index, weight[:, None], [1] * active, plain)

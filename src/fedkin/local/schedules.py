@@ -15,22 +15,22 @@ from collections.abc import Callable
 
 from fedkin.errors import FedkinError, unknown
 
-Schedule = Callable[[int], float]
+RateSchedule = Callable[[int], float]
 
 
-def _step(every: float, factor: float = 0.5) -> Schedule:
+def _step(every: float, factor: float = 0.5) -> RateSchedule:
     return lambda t: float(factor ** ((t - 1) // int(every)))
 
 
-def _cosine(rounds: float, low: float = 0.0) -> Schedule:
+def _cosine(rounds: float, low: float = 0.0) -> RateSchedule:
     return lambda t: low + (1 - low) * (1 + math.cos(math.pi * min(t - 1, rounds) / rounds)) / 2
 
 
-def _warm_up(rounds: float) -> Schedule:
+def _warm_up(rounds: float) -> RateSchedule:
     return lambda t: min(1.0, t / rounds)
 
 
-SCHEDULES: dict[str, Callable[..., Schedule]] = {
+SCHEDULES: dict[str, Callable[..., RateSchedule]] = {
     "constant": lambda: lambda t: 1.0,
     "step": _step,
     "cosine": _cosine,
@@ -38,7 +38,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 }
 
 
-def schedule(text: str) -> Schedule:
+def schedule(text: str) -> RateSchedule:
     """The factor as a function of the round.
 
     >>> [round(schedule("warm-up:2+cosine:4")(t), 3) for t in (1, 2, 3, 4, 5, 6)]
@@ -48,7 +48,7 @@ def schedule(text: str) -> Schedule:
     return lambda t: math.prod(factor(t) for factor in factors)
 
 
-def _one(text: str) -> Schedule:
+def _one(text: str) -> RateSchedule:
     name, _, given = text.partition(":")
     if name not in SCHEDULES:
         raise unknown("schedule", name, list(SCHEDULES))

@@ -17,7 +17,7 @@ from fedkin.local.batches import Plan
 from fedkin.local.kernels import Kernel
 from fedkin.local.kernels.linear import LinearKernel
 from fedkin.local.samples import Samples
-from fedkin.local.schedules import Schedule, schedule
+from fedkin.local.schedules import RateSchedule, schedule
 from fedkin.local.terms import Clip, Decay, Term, affine
 from fedkin.steps import Optimiser, Rule, step_rule
 
@@ -43,7 +43,7 @@ class Sgd(BaseModel):
     clip: float | None = Field(None, gt=0, description="scale a step's gradient of the loss down to this norm")
     lr_decay: float = Field(1.0, gt=0, le=1, description="the rate is multiplied by this …")
     lr_decay_every: int = Field(1, ge=1, description="… every so many rounds")
-    lr_schedule: str | Schedule = Field(
+    lr_schedule: str | RateSchedule = Field(
         "constant",
         description="factor of the rate: step:n,f, cosine:n, warm-up:n, joined by +, or a function of the round",
     )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedkin.federation import Federation
-from fedkin.local.kernels import Kernel, choose
+from fedkin.local.kernels import Kernel, choose_kernel
 from fedkin.local.samples import Samples
 from fedkin.models import ModelSpec
 from fedkin.streams import Streams, client_keys
@@ -36,7 +36,7 @@ class Shard:
         self.train = Samples(federation.train, spec.dtype, tokens)
         self.validation = Samples(federation.validation, spec.dtype, tokens)
         self.test = Samples(federation.test, spec.dtype, tokens)
-        self.choice = choose(spec, federation.task)
+        self.choice = choose_kernel(spec, federation.task)
         self.store: dict[str, Tensor] = {}
         """Private state by name: a tensor whose first axis is the shard's clients."""
         self.unset: dict[str, Tensor] = {}
@@ -61,7 +61,7 @@ class Shard:
     def with_model(self, spec: ModelSpec) -> Shard:
         """The same clients, samples and private state, seen with another model."""
         twin = copy(self)
-        twin.spec, twin.choice, twin._kernels, twin.made = spec, choose(spec, self.task), SimpleQueue(), {}
+        twin.spec, twin.choice, twin._kernels, twin.made = spec, choose_kernel(spec, self.task), SimpleQueue(), {}
         for _ in range(self.workers):
             twin._kernels.put(twin.choice.make())
         twin._pool = self._threads()

@@ -24,7 +24,7 @@ from fedkin.local.mail import Mail
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.terms import Pull, Shift, Term
-from fedkin.local.training import evaluate, train
+from fedkin.local.training import evaluate_rows, train_rows
 from fedkin.privacy.noise import spend
 
 
@@ -98,7 +98,7 @@ def _evaluated(shard: Shard, ids: np.ndarray, rows: Tensor, parts: list[str]) ->
     return {
         f"{part}_{name}": values
         for part in parts
-        for name, values in evaluate(shard, ids, rows, part).items()  # type: ignore[arg-type]
+        for name, values in evaluate_rows(shard, ids, rows, part).items()  # type: ignore[arg-type]
     }
 
 
@@ -199,7 +199,7 @@ def train_task(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -
         terms.append(Pull(shared["mu"], per_client.get("anchor", rows[:, : shard.spec.layout.n_parameters])))
     if "shift" in per_client:
         terms.append(Shift(per_client["shift"]))
-    trained, loss = train(shard, request.ids, rows, Sgd(**shared["sgd"]), shared["round"], terms, counters)
+    trained, loss = train_rows(shard, request.ids, rows, Sgd(**shared["sgd"]), shared["round"], terms, counters)
     return Trained(trained, loss)
 
 
@@ -222,7 +222,7 @@ def cross_evaluate_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     count = torch.from_numpy(shard.test.sizes[request.ids])
     for m, model in enumerate(models):
         rows = model.expand(len(request.ids), -1)
-        found = evaluate(shard, request.ids, rows, "test")
+        found = evaluate_rows(shard, request.ids, rows, "test")
         table[:, m], count = found[shard.task.metric], found.get(f"{shard.task.metric}_count", count)
     return {"metric": table, "count": count}
 

@@ -152,7 +152,7 @@ def train_chunks(
     return rows, losses
 
 
-def train(
+def train_rows(
     shard: Shard,
     ids: np.ndarray,
     rows: Tensor,
@@ -255,7 +255,7 @@ def slabs(index: Tensor, samples: Samples) -> Sequence[Tensor]:
     return index.split(max(1, PART // max(1, index.shape[0] * samples.numbers)), dim=1)
 
 
-def evaluate(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int = 2**22) -> dict[str, Tensor]:
+def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int = 2**22) -> dict[str, Tensor]:
     """Mean loss and the task's metrics of each client's model on its own samples.
 
     Returns {"loss": (k,), "count": (k,)}, every metric by its key, (k,), and for forecasts what `forecast_errors` says; a

@@ -47,13 +47,13 @@ def transfer_task(shard: Shard, request: Request) -> dict[str, Tensor]:
 
     def work(place: int) -> None:
         losses = losses_of(shard, shard.train, int(request.ids[place]), models[place])
-        transfer[place], noise[place] = judged(losses)
+        transfer[place], noise[place] = judged_losses(losses)
 
     shard.each(work, list(range(len(request.ids))))
     return {"transfer": transfer, "noise": noise}
 
 
-def judged(losses: Tensor) -> tuple[Tensor, Tensor]:
+def judged_losses(losses: Tensor) -> tuple[Tensor, Tensor]:
     """The mean loss of each model, (M,), and the median standard error of its difference to the best, from (M, n)."""
     means = losses.mean(dim=1)
     worst = means[means.isfinite()].max() if means.isfinite().any() else means.new_tensor(CAP)

@@ -14,9 +14,9 @@ from torch import nn
 
 from fedkin import plugins
 from fedkin.errors import FedkinError, unknown
-from fedkin.models.adapters import Effort, Learner, adapt, is_keras, is_model
+from fedkin.models.adapters import FitEffort, Learner, adapt, is_keras, is_model
 from fedkin.models.layout import Layout
-from fedkin.models.networks import NETWORKS, make
+from fedkin.models.networks import NETWORKS, make_network
 from fedkin.models.spec import ModelLike, ModelSpec
 from fedkin.streams import Streams
 from fedkin.task import Task
@@ -45,12 +45,12 @@ class Estimators(ModelSpec):
             spec.learner(client, task, Streams(0))
         return spec
 
-    def learner(self, client: str, task: Task, streams: Streams, effort: Effort | None = None) -> Learner:
+    def learner(self, client: str, task: Task, streams: Streams, effort: FitEffort | None = None) -> Learner:
         """A new learner for a client; a model made here draws its initial weights from the client's own stream."""
         model = self.given[client]
         with _drawing_from(streams.integer("init", client)):
             model = model if is_model(model) else _made(client, model, task)
-            return adapt(client, model, task, self.dtype, effort or Effort())
+            return adapt(client, model, task, self.dtype, effort or FitEffort())
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def _drawing_from(seed: int) -> Iterator[None]:
 
 def _made(client: str, model: Any, task: Task) -> Any:
     if isinstance(model, str):
-        return named(model, task)
+        return named_estimator(model, task)
     if not callable(model):
         raise FedkinError(
             f"client {client!r}: {type(model).__name__} has no fit(); give an estimator with fit and predict, an "
@@ -83,7 +83,7 @@ def of(model: ModelLike, names: Sequence[str], task: Task, dtype: torch.dtype) -
         return Estimators.each(model, names, task, dtype)
     if isinstance(model, str):
         with _drawing_from(0):
-            made = named(model, task)
+            made = named_estimator(model, task)
         if isinstance(made, nn.Module) and not is_keras(made):
             return ModelSpec.of(model, task, dtype)
         return Estimators.each(dict.fromkeys(names, model), names, task, dtype, model)
@@ -109,13 +109,13 @@ def estimator(name: str) -> Callable[[Callable[[bool, int | None], Any]], Callab
     return register
 
 
-def named(spec: str, task: Task) -> Any:
+def named_estimator(spec: str, task: Task) -> Any:
     """A built-in estimator or network by name: "tree:5", "boosting", "ridge", "mlp:100"."""
     known: Mapping[str, Any] = ChainMap[str, Any](NETWORKS, ESTIMATORS)
-    name, option = plugins.split("model", spec, known)
+    name, option = plugins.split_name("model", spec, known)
     plugins.find("model", name, known)
     if name not in ESTIMATORS:
-        return make(spec, task, known)
+        return make_network(spec, task, known)
     if option and (not option.isdigit() or int(option) < 1):
         raise FedkinError(f"model {spec!r}: its option must be a whole number of at least 1, as in 'tree:5'")
     return ESTIMATORS[name](task.one_label, int(option) if option else None)

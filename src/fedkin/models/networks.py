@@ -33,18 +33,18 @@ def network(name: str) -> Callable[[Callable[..., nn.Module]], Callable[..., nn.
 
 def build_network(spec: str, task: Task) -> nn.Module:
     """Build the network `spec` ("mlp", or with options "mlp:100,100") for a task."""
-    module = make(spec, task)
+    module = make_network(spec, task)
     if not isinstance(module, nn.Module):
         raise FedkinError(f"model {spec!r} is a {type(module).__name__}, not a network; weights cannot be exchanged")
     return module
 
 
-def make(spec: str, task: Task, known: Mapping[str, Any] = NETWORKS) -> Any:
+def make_network(spec: str, task: Task, known: Mapping[str, Any] = NETWORKS) -> Any:
     """What `spec` names: a network of ours, of an installed package, or of `package.module:function` (fedkin.plugins).
 
     A function whose first argument has no default is given the task, as ours are; any other only the options.
     """
-    name, options = plugins.split("model", spec, known)
+    name, options = plugins.split_name("model", spec, known)
     function = plugins.find("model", name, known)
     try:
         numbers = [int(part) for part in options.split(",")] if options else []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedkin import data
-from fedkin.couplings.denoisers import find
+from fedkin.couplings.denoisers import find_denoiser
 from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.similarity import from_statistics
@@ -55,7 +55,7 @@ def filter_response(
     lines: dict[str, Any] = {}
     found: dict[str, float] = {}
     for strength in strengths:
-        values = find(denoiser).evaluate(lambdas, strength)
+        values = find_denoiser(denoiser).evaluate(lambdas, strength)
         lines[f"{strength:g}"] = {"x": lambdas, "y": values}
         found |= {"h_1": float(values[1]), "h_max": float(values[-1])}
     return {"pre": found, "post": found, "lines": lines}

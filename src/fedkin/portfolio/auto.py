@@ -22,12 +22,12 @@ from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.portfolio.folds import folded
 from fedkin.portfolio.judged import JUDGE
-from fedkin.portfolio.members import EFFORTS, Effort, Trained, Watch, train_all, train_member
+from fedkin.portfolio.members import EFFORTS, Effort, TrainedMember, WatchMembers, train_member, train_members
 from fedkin.portfolio.together import Folds
 from fedkin.portfolio.weights import Weighed, weigh
 from fedkin.result import History, Result
 from fedkin.result.combined import CombinedModels, Parts
-from fedkin.run import asked, make_options, prepare
+from fedkin.run import make_options, make_run, with_learning
 from fedkin.run.deployed import per_client_metrics
 from fedkin.streams import Streams
 
@@ -42,7 +42,7 @@ def auto(
     seed: int = 0,
     rounds: int = 30,
     out: str | Path | None = None,
-    watch: Watch = lambda member, round, rounds: None,
+    watch: WatchMembers = lambda member, round, rounds: None,
     **options: Any,
 ) -> Result:
     """Give every client the best model that collaboration can give, without a choice of method, graph or strength.
@@ -68,19 +68,19 @@ def auto(
     training = {"steps": 10, "batch_size": 32, **{k: v for k, v in options.items() if k in Sgd.model_fields}}
     rest = {key: value for key, value in options.items() if key not in Sgd.model_fields}
     chosen = make_options(rounds=rounds, seed=seed, **rest)
-    federation = asked(federation, chosen)
+    federation = with_learning(federation, chosen)
     if not federation.task.usual:
         raise FedkinError(
             "auto combines models by the default loss of classification and regression; drop loss, class_weight and "
             "label_smoothing, or train one method: fedkin.train"
         )
-    clients = whole(federation)
+    clients = whole_training(federation)
     spec = ModelSpec.of(model, federation.task, getattr(torch, chosen.dtype))
     plan = EFFORTS[effort]
     work = _Work(clients, model, spec, plan, training, rounds, chosen, watch)
     members, weighed, kin, traffic, rate = work.found()
     training = {**training, "lr": rate}
-    alone = prepare(clients, model, algorithms.make("local", training), chosen).run()
+    alone = make_run(clients, model, algorithms.make("local", training), chosen).run()
     kept_alone = weighed.gain < CAUTION * weighed.error
     parts = parts_of(members, weighed, kept_alone, torch.from_numpy(alone.rows), spec)
     metrics = judged(clients, spec, chosen, parts)
@@ -122,7 +122,7 @@ def auto(
     return result
 
 
-def joined(one: Split, other: Split) -> Split:
+def joined_splits(one: Split, other: Split) -> Split:
     """The samples of two splits of the same clients as one."""
     if not other.sizes.any():
         return one
@@ -131,10 +131,10 @@ def joined(one: Split, other: Split) -> Split:
     return Split(both.stored, both.y, both.offsets[::2], one.scaling)
 
 
-def whole(federation: Federation) -> Federation:
+def whole_training(federation: Federation) -> Federation:
     """The federation with its validation samples among those for training: folds take their place."""
     nothing = Split.join([federation.train.part(0, np.arange(0))] * len(federation), federation.train.scaling)
-    return replace(federation, train=joined(federation.train, federation.validation), validation=nothing)
+    return replace(federation, train=joined_splits(federation.train, federation.validation), validation=nothing)
 
 
 @dataclass
@@ -148,9 +148,9 @@ class _Work:
     training: dict[str, Any]
     rounds: int
     options: Any
-    watch: Watch
+    watch: WatchMembers
 
-    def found(self) -> tuple[dict[str, Trained], Weighed, np.ndarray, tuple[int, int], float]:
+    def found(self) -> tuple[dict[str, TrainedMember], Weighed, np.ndarray, tuple[int, int], float]:
         size = len(self.federation)
         median = float(np.median(self.federation.train.sizes))
         count = self.effort.folds or (3 if median >= 100 else 5)
@@ -168,7 +168,7 @@ class _Work:
             classes = self.federation.task.one_label
             rate = self.training.get("lr") or self._rate(folds, settings)
             training = {**self.training, "lr": rate}
-            members = train_all(folds, settings, self.effort, training, self.rounds, self.watch)
+            members = train_members(folds, settings, self.effort, training, self.rounds, self.watch)
             models = torch.stack([member.rows for member in members.values()], dim=2)  # (F, K, M, B)
             weighed = weigh(clients, models, classes, groups=1 if used > 1 else 2)
             states = [state for state in members["kin"].states if "kin_weights" in state.arrays]
@@ -200,7 +200,7 @@ def held_out_loss(folds: Folds, rows: Tensor) -> float:
 
 
 def parts_of(
-    members: dict[str, Trained], weighed: Weighed, kept_alone: np.ndarray, alone: Tensor, spec: ModelSpec
+    members: dict[str, TrainedMember], weighed: Weighed, kept_alone: np.ndarray, alone: Tensor, spec: ModelSpec
 ) -> Parts:
     """What each client's model is made of: all fold models of its members, or Local alone."""
     clients: list[list[tuple[Tensor, float, float]]] = []

@@ -19,14 +19,14 @@ from fedkin.federation import Federation
 from fedkin.local.sgd import Sgd
 from fedkin.local.transfer import TRANSFER, in_pieces
 from fedkin.models import ModelLike, ModelSpec
-from fedkin.portfolio.auto import judged, parts_of, told, whole
+from fedkin.portfolio.auto import judged, parts_of, told, whole_training
 from fedkin.portfolio.folds import folded
-from fedkin.portfolio.members import EFFORTS, Trained, fine_tuned, train_member
+from fedkin.portfolio.members import EFFORTS, TrainedMember, fine_tuned, train_member
 from fedkin.portfolio.together import Folds
 from fedkin.portfolio.weights import Prior, weigh
 from fedkin.result import History, Result
 from fedkin.result.combined import CombinedModels
-from fedkin.run import asked, make_options, prepare
+from fedkin.run import make_options, make_run, with_learning
 from fedkin.streams import Streams
 
 PEERS = 200
@@ -51,8 +51,8 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
     training = {key: value for key, value in config["algorithm"].items() if key in Sgd.model_fields}
     judged_as = {"metrics": result.task.metrics, "headline": result.task.headline}
     chosen = make_options(**{**config["run"], **judged_as, **({} if seed is None else {"seed": seed})})
-    federation = asked(federation, chosen)
-    newcomers = whole(federation)
+    federation = with_learning(federation, chosen)
+    newcomers = whole_training(federation)
     spec = ModelSpec.of(named, federation.task, result.extras["start_kin"].dtype)
     effort = EFFORTS[str(config["algorithm"]["effort"])]
     count = effort.folds or (3 if float(np.median(newcomers.train.sizes)) >= 100 else 5)
@@ -82,7 +82,7 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
         traffic = clients.traffic
     finally:
         clients.close()
-    alone = prepare(newcomers, named, local, chosen).run()
+    alone = make_run(newcomers, named, local, chosen).run()
     kept = weighed.gain < 0
     parts = parts_of(members, weighed, kept, torch.from_numpy(alone.rows), spec)
     metrics = judged(newcomers, spec, chosen, parts)
@@ -129,7 +129,7 @@ def _check(result: Result, federation: Federation) -> None:
         raise FedkinError(f"newcomers have the classes {list(mine.classes)}, the run has {list(theirs.classes)}")
 
 
-def _starts(result: Result, folds: Folds, newcomers: Federation) -> tuple[np.ndarray, dict[str, Trained]]:
+def _starts(result: Result, folds: Folds, newcomers: Federation) -> tuple[np.ndarray, dict[str, TrainedMember]]:
     """A_new (K', K) of the first fold, and where newcomers begin: the common model, and A_new·Ψ in every fold."""
     psi, common = result.extras["start_kin"], result.extras["start_fedavg"]
     sound = torch.isfinite(psi).all(dim=1).numpy().nonzero()[0][:PEERS]
@@ -147,7 +147,7 @@ def _starts(result: Result, folds: Folds, newcomers: Federation) -> tuple[np.nda
             if k < size:
                 first[k, sound] = share
     shape = folds.count, size, psi.shape[1]
-    return first, {"fedavg": Trained(common.expand(shape).clone()), "kin": Trained(rows.view(shape))}
+    return first, {"fedavg": TrainedMember(common.expand(shape).clone()), "kin": TrainedMember(rows.view(shape))}
 
 
 def _prior(result: Result, members: list[str]) -> Prior:

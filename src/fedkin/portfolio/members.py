@@ -20,12 +20,12 @@ from fedkin.portfolio.together import Fold, Folds
 FINE_TUNING = 1_000_000
 """Fine-tuning draws its batches as rounds from this number on: never those of training."""
 
-Watch = Callable[[str, int, int], None]
+WatchMembers = Callable[[str, int, int], None]
 """Told after every round of a member: its name, the round, and how many there are."""
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedMember:
     """A member's models in every fold, (F, K, B); a client's row is NaN where its training broke off."""
 
     rows: Tensor
@@ -37,9 +37,9 @@ def train_member(
     settings: tuple[Setting, ...],
     method: Algorithm,
     rounds: int,
-    watch: Watch,
-    start: Trained | None = None,
-) -> Trained:
+    watch: WatchMembers,
+    start: TrainedMember | None = None,
+) -> TrainedMember:
     """Train a method in all folds, round by round; what its clients would deploy. Private state begins anew.
 
     For Kin, `start` are models trained alone, from which it estimates its first weights.
@@ -68,10 +68,10 @@ def train_member(
         replies = method.evaluate(states[fold.number], fold, setting, post, [], disclose=True)
         return placed(replies.ids, replies["model"], len(setting))
 
-    return Trained(torch.stack(folds.each(models)), tuple(states))
+    return TrainedMember(torch.stack(folds.each(models)), tuple(states))
 
 
-def fine_tuned(folds: Folds, start: Trained, sgd: Mapping[str, Any], steps: int, number: int) -> Trained:
+def fine_tuned(folds: Folds, start: TrainedMember, sgd: Mapping[str, Any], steps: int, number: int) -> TrainedMember:
     """The models after `steps` more local steps on every client."""
     how = {"sgd": {**sgd, "steps": steps}, "round": FINE_TUNING + number, "private": ()}
 
@@ -81,7 +81,7 @@ def fine_tuned(folds: Folds, start: Trained, sgd: Mapping[str, Any], steps: int,
         replies = fold.ask("train", sound, {"rows": rows[torch.from_numpy(sound)]}, how)
         return placed(replies.ids, replies["rows"], len(rows))
 
-    return Trained(torch.stack(folds.each(work)))
+    return TrainedMember(torch.stack(folds.each(work)))
 
 
 def placed(ids: np.ndarray, rows: Tensor, clients: int) -> Tensor:
@@ -111,12 +111,19 @@ EFFORTS = {
 }
 
 
-def train_all(
-    folds: Folds, settings: tuple[Setting, ...], effort: Effort, training: Mapping[str, Any], rounds: int, watch: Watch
-) -> dict[str, Trained]:
+def train_members(
+    folds: Folds,
+    settings: tuple[Setting, ...],
+    effort: Effort,
+    training: Mapping[str, Any],
+    rounds: int,
+    watch: WatchMembers,
+) -> dict[str, TrainedMember]:
     """All members by name. Fine-tuned ones share one trajectory: 50 steps go on where 10 ended."""
     sgd = {key: value for key, value in training.items() if key in Sgd.model_fields}
-    found: dict[str, Trained] = {"local": train_member(folds, settings, algorithms.make("local", sgd), rounds, watch)}
+    found: dict[str, TrainedMember] = {
+        "local": train_member(folds, settings, algorithms.make("local", sgd), rounds, watch)
+    }
     found["fedavg"] = train_member(folds, settings, algorithms.make("fedavg", sgd), rounds, watch)
     kin = algorithms.make("kin", sgd)
     found["kin"] = train_member(folds, settings, kin, rounds, watch, start=found["local"])

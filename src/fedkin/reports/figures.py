@@ -9,7 +9,7 @@ import numpy as np
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.graphs.drawing import draw
-from fedkin.reports.units import clusters
+from fedkin.reports.units import clusters_of
 from fedkin.result import Result
 from fedkin.result.summary import gains as count_gains
 
@@ -89,7 +89,7 @@ class ResultPlots:
             raise FedkinError("colour='gain' needs the run of Local training: graph('gain', alone=…)")
         ax = _axes(ax, (6, 6))
         if colour == "cluster":
-            found, _ = clusters(result)
+            found, _ = clusters_of(result)
             return draw(result.graph, ax, np.array(categories(int(found.max()) + 1))[found], seed)
         values = (
             np.array(result.metrics["deployed"][result.metric], dtype=float) if alone is None else self._gain(alone)
@@ -151,7 +151,7 @@ class ResultPlots:
         if result.influence is None:
             raise FedkinError("influence was not tracked in this run; pass influence=True to train()")
         ax = _axes(ax, (5.2, 4.6))
-        rows = np.argsort(clusters(result)[0], kind="stable") if order == "cluster" else np.arange(len(result.names))
+        rows = np.argsort(clusters_of(result)[0], kind="stable") if order == "cluster" else np.arange(len(result.names))
         image = ax.imshow(result.influence[np.ix_(rows, rows)], cmap="viridis", interpolation="nearest")
         ax.figure.colorbar(image, ax=ax, label="share of the model")
         if len(rows) <= 40:

@@ -55,7 +55,7 @@ def render(methods: Sequence[Contender]) -> str:
         lead="".join(f"<p>{escape(sentence)}</p>" for sentence in words.sentences),
         context=escape(context(run)),
         tiles=tiles(methods),
-        table=html_table(methods),
+        table=contenders_table(methods),
         together=section(methods),
         notes=notes(methods),
         configurations="".join(configuration(method) for method in methods),
@@ -100,7 +100,7 @@ def tiles(methods: Sequence[Contender]) -> str:
     )
 
 
-def html_table(methods: Sequence[Contender]) -> str:
+def contenders_table(methods: Sequence[Contender]) -> str:
     """The comparison table, readable without script; its heads are buttons that sort."""
     metric, alone = methods[0].first.task.headline_metric, find_alone(methods)
     lines = [line(method, alone) for method in methods]

@@ -27,7 +27,7 @@ def response(run: Result) -> tuple[str, np.ndarray, np.ndarray] | None:
     lambdas, settings = run.graph.eigen()[0], run.config["algorithm"]
     grid = np.unique(np.concatenate([lambdas, np.linspace(0, lambdas.max(initial=0), 60)]))
     if "strength" in last and settings.get("denoiser") in denoisers.filter_names():
-        denoiser = denoisers.find(settings["denoiser"])
+        denoiser = denoisers.find_denoiser(settings["denoiser"])
         strength = last["strength"]
         if settings.get("factor2") and denoiser.penalty is not None:
             beta1, beta2 = denoiser.penalty(tuple(strength) if isinstance(strength, list) else strength)

@@ -26,7 +26,7 @@ class Units:
 
     @classmethod
     def of_result(cls, result: Result) -> Units:
-        cluster, source = clusters(result)
+        cluster, source = clusters_of(result)
         clients = len(result.names)
         if clients <= GROUPS_ABOVE:
             return cls(result.names, np.arange(clients), cluster, source)
@@ -66,7 +66,7 @@ class Units:
         return ClientGraph.symmetrised(sp.csr_array(joined), self.names)
 
 
-def clusters(result: Result) -> tuple[np.ndarray, str]:
+def clusters_of(result: Result) -> tuple[np.ndarray, str]:
     """A cluster for each client, (K,), and where it comes from: the truth, the graph, or what labels clients hold."""
     truth = result.facts.get("truth", {}).get("cluster")
     if truth is not None and len(result.names) <= GROUPS_ABOVE:

@@ -33,7 +33,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "shakespeare": (80,),
 }
 """Inputs of the sets whose clients are made up."""
-SAMPLES = 200
+PROBE_SAMPLES = 200
 """Of all made-up clients together, but at least four a client."""
 DECIMALS = 7
 """Of the numbers compared, as shares of how far the models moved: far above what another order of summation changes in
@@ -93,21 +93,23 @@ def _run(settings: Mapping[str, Any]) -> list[float]:
     """
     from fedkin.papers.originals import as_published, published_graph
     from fedkin.result import Models
-    from fedkin.run import prepare
+    from fedkin.run import make_run
     from fedkin.run.options import make_options
 
     parameters = {**settings["parameters"], "epochs": 2}
     method = as_published(settings["algorithm"], parameters)
     clients = int(settings["data"].get("clients", 20))
     truth = {"cluster": np.arange(clients) % 3}
-    federation = replace(made_up(settings["data"]["name"], clients, max(4, SAMPLES // clients), 0.25), truth=truth)
+    federation = replace(
+        made_up(settings["data"]["name"], clients, max(4, PROBE_SAMPLES // clients), 0.25), truth=truth
+    )
     fraction = settings["run"].get("fraction", 1.0)
     rounds = 1 + int(parameters.get("period") or 1)
     graph = published_graph(settings["graph"], method, federation)
     options = make_options(
         rounds=rounds, fraction=fraction, workers=1, influence=False, dtype="float64", eval_every=rounds
     )
-    run = prepare(federation, settings["model"], method, options, graph)
+    run = make_run(federation, settings["model"], method, options, graph)
     result = run.run()
     tested = [float(np.nanmean(result.metrics[when][result.metric])) for when in ("pre", "post")]
     deployed = result.models.rows.numpy() if isinstance(result.models, Models) else result.rows

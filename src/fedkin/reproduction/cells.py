@@ -108,14 +108,14 @@ def _federation(source: str, seed: int) -> Federation:
 
 def _train(cell: Cell, folder: Path, watch: OnRound) -> CellRecord | None:
     from fedkin.papers.originals import as_published, published_graph
-    from fedkin.run import make_options, prepare
+    from fedkin.run import make_options, make_run
 
     settings = cell.settings
     federation = _federation(json.dumps(settings["data"], sort_keys=True), cell.seed)
     method = as_published(settings["algorithm"], settings["parameters"])
     options = make_options(**settings["run"], seed=cell.seed, workers=1)
     graph = published_graph(settings["graph"], method, federation)
-    run = prepare(federation, settings["model"], method, options, graph, folder, [_until(watch)])
+    run = make_run(federation, settings["model"], method, options, graph, folder, [_until(watch)])
     run.take_up()
     result = run.run()
     if run.state.round < options.rounds:

@@ -40,7 +40,7 @@ def leads(plans: Iterable[Reproduction]) -> Iterator[Lead]:
     and a setting at the first of its scales."""
     told: set[tuple[str, ...]] = set()
     for chosen in plans:
-        table, row = chosen.table, asked(chosen.table)
+        table, row = chosen.table, own_row(chosen.table)
         if table.kind != "table" or not table.percent or row is None:
             continue
         measured = chosen.measured
@@ -61,7 +61,7 @@ def leads(plans: Iterable[Reproduction]) -> Iterator[Lead]:
                 yield Lead(where, setting, before, after, alone, table.rows[row].title, pre, post)
 
 
-def asked(table: PublishedTable) -> str | None:
+def own_row(table: PublishedTable) -> str | None:
     """The row of the paper's own method: the one that is compared with FedAvg + fine-tuning."""
     found = (QUESTION.match(claim.check) for claim in table.claims)
     return next((match["row"] for match in found if match), None)

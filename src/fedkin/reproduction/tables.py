@@ -207,10 +207,10 @@ def find_table(name: str) -> PublishedTable:
     """A table or figure by name."""
     if name not in table_names():
         raise unknown("table or figure", name, table_names())
-    return parse(name, files("fedkin.papers").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    return parse_table(name, files("fedkin.papers").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def parse(name: str, text: str) -> PublishedTable:
+def parse_table(name: str, text: str) -> PublishedTable:
     """The content of a TOML file as a table; every name in it must exist."""
     from fedkin.errors import first_fault
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedkin.files import Batch, append, plain, write_atomic
+from fedkin.files import FileBatch, append, plain, write_atomic
 from fedkin.notebook import html_table
 from fedkin.result.stored import read_records
 
@@ -85,7 +85,7 @@ class History(Sequence[Record]):
         ]
         return pd.DataFrame(rows, columns=["round", "client", "when", "metric", "value"])
 
-    def save(self, path: Path, batch: Batch | None = None) -> None:
+    def save(self, path: Path, batch: FileBatch | None = None) -> None:
         """One JSON object per line. Records that this history has written there before are not written again."""
         where, known, size = self._saved or (None, 0, 0)
         if where != path or not path.exists() or path.stat().st_size != size:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedkin import plugins
 from fedkin.errors import FedkinError, unknown
-from fedkin.files import Batch, Manifest, read_tensors, write_tensors
+from fedkin.files import FileBatch, Manifest, read_tensors, write_tensors
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.directed import directed
 from fedkin.models import ModelLike, ModelSpec
@@ -264,7 +264,7 @@ class Result:
             "notes": self.notes,
             "facts": self.facts,
         }
-        with Batch(out) as batch:
+        with FileBatch(out) as batch:
             batch.write(out / "config.toml", tomli_w.dumps(dict(self.config)).encode())
             if self.graph is not None:
                 batch.write(out / "graph.npz", self.graph.to_bytes())

@@ -35,7 +35,7 @@ class Config(BaseModel):
     versions: dict[str, str] = {}
 
 
-class Facts(BaseModel):
+class ResultFacts(BaseModel):
     """The JSON file beside result.safetensors."""
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -93,7 +93,7 @@ def _record(found: Any, clients: int) -> dict[str, Any]:
 def check_facts(path: Path, facts: Mapping[str, Any]) -> None:
     """The JSON file of a result: names, metrics and choices for the same clients."""
     try:
-        found = Facts.model_validate(facts)
+        found = ResultFacts.model_validate(facts)
     except ValidationError as problem:
         raise FedkinError(f"{path} is no result: {first_fault(path.name, problem)}") from problem
     clients = len(found.names)

@@ -11,13 +11,13 @@ import numpy as np
 from fedkin.result.history import History
 from fedkin.result.result import Result
 
-FEW = 5
+FEW_TO_JUDGE = 5
 """With fewer held-out samples nothing is said about a client."""
 
 
 def standing(told: dict[str, Any]) -> str:
     """better, same, alone or unknown: by the gain to expect on new samples, which no test sample has a part in."""
-    if told["samples"] < FEW:
+    if told["samples"] < FEW_TO_JUDGE:
         return "unknown"
     if told["kept_alone"]:
         return "alone"
@@ -82,7 +82,7 @@ def sentence(result: Result) -> str:
     found = {name: standing(entry) for name, entry in told.items()}
     by = {what: [name for name, own in found.items() if own == what] for what in ("better", "same", "alone", "unknown")}
     if len(by["unknown"]) == len(found):
-        return f"No client has {FEW} samples to judge by; nothing can be said about who gains."
+        return f"No client has {FEW_TO_JUDGE} samples to judge by; nothing can be said about who gains."
     clients = len(found)
     parts = [f"{len(by['better'])} of {clients} clients do better together, none is expected to do worse"]
     if by["same"]:

@@ -3,6 +3,6 @@
 from fedkin.run.callbacks import Callback
 from fedkin.run.loop import Run
 from fedkin.run.options import Options, make_options
-from fedkin.run.start import asked, begin, prepare, resume, train
+from fedkin.run.start import begin, make_run, resume, train, with_learning
 
-__all__ = ["Callback", "Options", "Run", "asked", "begin", "make_options", "prepare", "resume", "train"]
+__all__ = ["Callback", "Options", "Run", "begin", "make_options", "make_run", "resume", "train", "with_learning"]

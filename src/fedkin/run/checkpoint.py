@@ -11,12 +11,12 @@ from torch import Tensor
 
 from fedkin.algorithm import State
 from fedkin.errors import FedkinError, first_fault
-from fedkin.files import Batch, Manifest, read_tensors, write_tensors
+from fedkin.files import FileBatch, Manifest, read_tensors, write_tensors
 
 KEPT = 2
 
 
-class Progress(BaseModel):
+class SavedProgress(BaseModel):
     """How far a run has come: seconds of training and evaluation, bytes and messages."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -26,7 +26,7 @@ class Progress(BaseModel):
     traffic: dict[Literal["down", "up", "peers", "messages"], NonNegativeInt]
 
 
-class Facts(BaseModel):
+class CheckpointFacts(BaseModel):
     """The JSON file beside a checkpoint's tensors."""
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -34,7 +34,7 @@ class Facts(BaseModel):
     round: NonNegativeInt
     values: dict[str, Any]
     log: dict[str, Any]
-    progress: Progress
+    progress: SavedProgress
 
 
 def save(
@@ -43,14 +43,14 @@ def save(
     private: Mapping[str, Tensor],
     progress: Mapping[str, Any],
     after_piece: Callable[[], None] | None = None,
-    batch: Batch | None = None,
+    batch: FileBatch | None = None,
 ) -> Path:
     """Write `checkpoints/round-000010.safetensors` (+ .json with checksum), then drop all but the newest two.
 
     With a batch all of this happens when the batch ends.
     """
     if batch is None:
-        with Batch(directory) as own:
+        with FileBatch(directory) as own:
             return save(directory, state, private, progress, after_piece, own)
     path = directory / "checkpoints" / f"round-{state.round:06d}.safetensors"
     tensors = {f"state/{name}": value for name, value in state.arrays.items()}
@@ -62,11 +62,11 @@ def save(
     return path
 
 
-def read(path: Path) -> tuple[State, dict[str, Tensor], dict[str, Any]]:
+def read_checkpoint(path: Path) -> tuple[State, dict[str, Tensor], dict[str, Any]]:
     """The server's state, the clients' private state, and the run's progress."""
     tensors, facts = read_tensors(path)
     try:
-        Facts.model_validate(facts)
+        CheckpointFacts.model_validate(facts)
     except ValidationError as problem:
         raise FedkinError(f"{path} is no checkpoint: {first_fault(path.name, problem)}") from problem
     arrays = {name.removeprefix("state/"): t for name, t in tensors.items() if name.startswith("state/")}
@@ -82,7 +82,7 @@ def latest(directory: Path, accept_changes: bool = False) -> Path | None:
         if manifest.exists and not accept_changes and not manifest.agrees(told):
             continue
         try:
-            read(path)
+            read_checkpoint(path)
         except FedkinError:
             continue
         return path

@@ -10,7 +10,7 @@ from typing import Any
 import tomli_w
 
 from fedkin.errors import FedkinError
-from fedkin.files import Batch, Lock, Manifest, clean_up
+from fedkin.files import FileBatch, Lock, Manifest, clean_up
 from fedkin.graphs import ClientGraph
 from fedkin.result.stored import read_config
 from fedkin.run.recorded import defaults_of
@@ -39,7 +39,7 @@ class RunDirectory:
 
     def write_config(self, config: Mapping[str, Any], graph: ClientGraph | None) -> None:
         """config.toml and graph.npz, together or not at all."""
-        with Batch(self.path) as batch:
+        with FileBatch(self.path) as batch:
             batch.write(self.path / "config.toml", tomli_w.dumps(dict(config)).encode())
             if graph is not None:
                 batch.write(self.path / "graph.npz", graph.to_bytes())

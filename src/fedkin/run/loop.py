@@ -17,7 +17,7 @@ from fedkin import algorithms
 from fedkin.algorithm import Algorithm, Setting, State
 from fedkin.clients import Clients, Replies, joined
 from fedkin.errors import FedkinError
-from fedkin.files import Batch
+from fedkin.files import FileBatch
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelSpec, rows_of
 from fedkin.result import Models, Result, load
@@ -46,7 +46,7 @@ ASK_LIMIT = 2**28
 class Run:
     """One method on one federation, seen from the server: a roster and the clients behind it, never data.
 
-    `prepare`, `train` and `resume` are the usual ways to make one.
+    `make_run`, `train` and `resume` are the usual ways to make one.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ class Run:
         if self.out is not None:
             with self.saves.timed():
                 private = self.clients.snapshot()
-                with Batch(self.out) as batch:
+                with FileBatch(self.out) as batch:
                     self.history.save(self.out / "history.jsonl", batch)
                     checkpoint.save(self.out, self.state, private, self._progress(), self._release, batch)
 
@@ -362,7 +362,7 @@ class Run:
 
     def _go_back_to(self, path: Path, first: int | None) -> None:
         """Take up the state of a checkpoint, and the history up to it."""
-        state, private, progress = checkpoint.read(path)
+        state, private, progress = checkpoint.read_checkpoint(path)
         for name in ("rows", "influence"):
             ours, theirs = (s.arrays.get(name) for s in (self.state, state))
             lost = theirs is None and name == "rows"

@@ -13,7 +13,7 @@ from fedkin.run.callbacks import Callback, EarlyStop
 
 ROUNDS = 5
 """So many rounds must have been trained before a loss that did not fall is told."""
-SAMPLES = 10
+TESTED_SAMPLES = 10
 """On fewer test samples than this, one class may be predicted by chance."""
 
 
@@ -49,7 +49,7 @@ def single_class(roster: Roster, final: Mapping[str, Replies], trained: np.ndarr
         if "test_distinct_count" in replies.arrays:
             mine = chosen[replies.ids]
             said[replies.ids[mine]] = np.where(
-                replies["test_count"].numpy()[mine] >= SAMPLES, replies["test_distinct_count"].numpy()[mine], 2
+                replies["test_count"].numpy()[mine] >= TESTED_SAMPLES, replies["test_distinct_count"].numpy()[mine], 2
             )
     several = np.ones(len(roster), dtype=bool)
     if roster.label_counts is not None:

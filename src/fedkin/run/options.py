@@ -57,9 +57,9 @@ class Options(BaseModel):
     @classmethod
     def _by_name(cls, asked: Any) -> Any:
         """One name, several, or functions that are registered."""
-        from fedkin.task.choice import name_of
+        from fedkin.task.choice import entry_name
 
-        return tuple(map(name_of, asked)) if isinstance(asked, list | tuple) else (name_of(asked),)
+        return tuple(map(entry_name, asked)) if isinstance(asked, list | tuple) else (entry_name(asked),)
 
     @property
     def learning(self) -> dict[str, Any]:

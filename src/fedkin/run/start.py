@@ -28,7 +28,7 @@ from fedkin.streams import Streams
 from fedkin.task.choice import chosen, for_rare_class
 
 
-def prepare(
+def make_run(
     federation: Federation,
     model: ModelLike,
     algorithm: Algorithm,
@@ -38,13 +38,13 @@ def prepare(
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """A run on clients whose data are in this process, or shared from it by the engine."""
-    federation = asked(federation, options)
+    federation = with_learning(federation, options)
     spec = algorithm.model_spec(model, federation.names, federation.task, getattr(torch, options.dtype))
     engine = options.engine, federation, spec, Streams(options.seed), options.workers, options.engine_options
     return Run(federation.roster(), connect(*engine), spec, algorithm, options, graph, out, callbacks)
 
 
-def asked(federation: Federation, options: Options) -> Federation:
+def with_learning(federation: Federation, options: Options) -> Federation:
     """The federation with the loss and metrics that the options ask for; what does not fit its task is refused.
 
     Data of the user's own with a rare class are judged by AUROC unless metrics are named; named data sets are not, so that
@@ -73,7 +73,7 @@ def begin(
     """`train`, with everything made. A directory that already holds a run is refused."""
     if out is not None and checkpoint.latest(out) is not None:
         raise FedkinError(f"{out} already holds a run; resume it, or choose another directory")
-    return prepare(federation, model, algorithm, options, graph, out, callbacks).run()
+    return make_run(federation, model, algorithm, options, graph, out, callbacks).run()
 
 
 def train(
@@ -152,7 +152,7 @@ def resume(
     settings |= {} if loss is None else {"loss": loss}
     if str(settings.get("loss")).startswith(OWN_FUNCTION):
         raise FedkinError(f"{out} was trained with a loss of your own; pass it: resume(dir, loss=…)")
-    run = prepare(federation, model, algorithm, make_options(**settings), graph, out, callbacks)
+    run = make_run(federation, model, algorithm, make_options(**settings), graph, out, callbacks)
     run.take_up(accept_changes)
     return run.run()
 

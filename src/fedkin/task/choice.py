@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedkin.errors import FedkinError, unknown
+from fedkin.files import OWN_FUNCTION
 from fedkin.task.losses import balanced, check_loss
-from fedkin.task.metrics import METRICS, find
-from fedkin.task.task import OWN_FUNCTION, Task
+from fedkin.task.metrics import METRICS, find_metric
+from fedkin.task.task import Task
 
 
 def chosen(
@@ -26,7 +27,7 @@ def chosen(
     """The same targets, learned and judged as asked; `counts` (C,) are the federation's training samples per class."""
     if isinstance(loss, str) and loss.startswith(OWN_FUNCTION):
         raise FedkinError(f"loss: {loss.removeprefix(OWN_FUNCTION)} was a function of your own; pass it again: loss=…")
-    names = tuple(map(name_of, metrics))
+    names = tuple(map(entry_name, metrics))
     task = replace(
         task,
         loss=loss or task.loss,
@@ -66,7 +67,7 @@ def for_rare_class(task: Task, counts: np.ndarray | None) -> tuple[Task, str] | 
     return replace(task, metrics=("auroc", "accuracy"), headline="auroc"), note
 
 
-def name_of(entry: Any) -> str:
+def entry_name(entry: Any) -> str:
     """A metric by its name, also where its registered function is given."""
     if isinstance(entry, str):
         return entry
@@ -80,7 +81,7 @@ def name_of(entry: Any) -> str:
 def check_metrics(task: Task) -> None:
     """Refuse unknown metrics, and those that need what the task does not have."""
     for name in task.metrics:
-        metric = find(name)
+        metric = find_metric(name)
         if task.kind not in metric.kinds:
             fitting = ", ".join(n for n, known in METRICS.items() if task.kind in known.kinds)
             raise FedkinError(

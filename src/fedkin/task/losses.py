@@ -68,7 +68,7 @@ def loss(
 LINKS: dict[str, Link] = {"classification": "softmax", "multilabel": "sigmoid", "regression": "identity"}
 
 
-def rows_of(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def paired(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Outputs and numbers as (n, entries of one target)."""
     return outputs.reshape(len(targets), -1), targets.reshape(len(targets), -1)
 
@@ -102,7 +102,7 @@ def focal(
 @loss("bce", ("multilabel",))
 def bce(outputs: Tensor, targets: Tensor, weight: Tensor | None = None, label_smoothing: float = 0.0) -> Tensor:
     """Binary cross entropy of every 0/1 column, averaged; w_c weighs the ones of column c; smoothed towards ½."""
-    outputs, targets = rows_of(outputs, targets)
+    outputs, targets = paired(outputs, targets)
     soft = targets * (1 - label_smoothing) + label_smoothing / 2
     return functional.binary_cross_entropy_with_logits(outputs, soft, pos_weight=weight, reduction="none").mean(dim=1)
 
@@ -110,28 +110,28 @@ def bce(outputs: Tensor, targets: Tensor, weight: Tensor | None = None, label_sm
 @loss("mse", ("regression",))
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
     """Squared error, averaged over the entries of one target."""
-    outputs, targets = rows_of(outputs, targets)
+    outputs, targets = paired(outputs, targets)
     return (outputs - targets).square().mean(dim=1)
 
 
 @loss("mae", ("regression",))
 def mae(outputs: Tensor, targets: Tensor) -> Tensor:
     """Absolute error, averaged over the entries of one target; its minimiser is the median."""
-    outputs, targets = rows_of(outputs, targets)
+    outputs, targets = paired(outputs, targets)
     return (outputs - targets).abs().mean(dim=1)
 
 
 @loss("huber", ("regression",), option="delta", default=1.0)
 def huber(outputs: Tensor, targets: Tensor, delta: float = 1.0) -> Tensor:
     """½e² where |e| ≤ δ, else δ(|e| − ½δ), averaged over the entries of one target."""
-    outputs, targets = rows_of(outputs, targets)
+    outputs, targets = paired(outputs, targets)
     return functional.huber_loss(outputs, targets, reduction="none", delta=delta).mean(dim=1)
 
 
 @loss("quantile", ("regression",), option="q", default=0.5, high=1.0)
 def quantile(outputs: Tensor, targets: Tensor, q: float = 0.5) -> Tensor:
     """max(q·e, (q − 1)·e) of e = y − ŷ, averaged over the entries of one target; its minimiser is the q-quantile."""
-    outputs, targets = rows_of(outputs, targets)
+    outputs, targets = paired(outputs, targets)
     error = targets - outputs
     return torch.maximum(q * error, (q - 1) * error).mean(dim=1)
 
@@ -139,14 +139,14 @@ def quantile(outputs: Tensor, targets: Tensor, q: float = 0.5) -> Tensor:
 @loss("poisson", ("regression",), link="exp")
 def poisson(outputs: Tensor, targets: Tensor) -> Tensor:
     """exp(z) − y·z: counts y of rate exp(z), up to a constant; averaged over the entries of one target."""
-    outputs, targets = rows_of(outputs, targets)
+    outputs, targets = paired(outputs, targets)
     return (outputs.exp() - targets * outputs).mean(dim=1)
 
 
 # --- choosing one -----------------------------------------------------------------------------------------------------
 
 
-def parse(name: str) -> tuple[Loss, float | None]:
+def parse_loss(name: str) -> tuple[Loss, float | None]:
     """A loss and its option, from "name[:option]"; an unknown name or a wrong option is refused in one line."""
     first, _, option = name.partition(":")
     if first not in LOSSES:
@@ -191,7 +191,7 @@ def described(chosen: str | PerSample) -> Loss | None:
     """The registered loss behind a choice; None for a function of the user's own."""
     if callable(chosen) or imported(chosen) is not None:
         return None
-    return parse(chosen)[0]
+    return parse_loss(chosen)[0]
 
 
 def loss_of(task: Task) -> PerSample:
@@ -199,7 +199,7 @@ def loss_of(task: Task) -> PerSample:
     own = task.loss if callable(task.loss) else imported(task.loss)
     if own is not None:
         return own
-    found, value = parse(str(task.loss))
+    found, value = parse_loss(str(task.loss))
     extras: dict[str, Any] = {} if value is None else {str(found.option): value}
     if task.class_weight is not None:
         extras["weight"] = _Weights(task.class_weight)
@@ -242,7 +242,7 @@ def balanced(counts: np.ndarray) -> tuple[float, ...]:
 
 # --- checks before training -------------------------------------------------------------------------------------------
 
-SAMPLES = 16
+TRIAL_SAMPLES = 16
 """How many made-up samples a loss is tried on."""
 
 
@@ -254,15 +254,15 @@ def check_loss(task: Task) -> None:
         if task.kind not in known.kinds:
             fitting = ", ".join(sorted(n for n, each in LOSSES.items() if task.kind in each.kinds))
             raise FedkinError(f"loss {name!r} is not for {task.kind} tasks; choose one of: {fitting}")
-        parse(str(task.loss))
+        parse_loss(str(task.loss))
     for option in ("class_weight", "label_smoothing"):
         if getattr(task, option) and task.numeric:
             raise FedkinError(f"{option} needs classes, but the task is regression; drop it")
         if getattr(task, option) and known is None:
             raise FedkinError(f"{option} belongs to the losses of fedkin; put it into your own loss {name!r}")
     generator = torch.Generator().manual_seed(0)
-    outputs = torch.randn((SAMPLES, task.outputs), generator=generator, dtype=torch.float64, requires_grad=True)
-    targets = task.probe((SAMPLES,), torch.float64)
+    outputs = torch.randn((TRIAL_SAMPLES, task.outputs), generator=generator, dtype=torch.float64, requires_grad=True)
+    targets = task.probe((TRIAL_SAMPLES,), torch.float64)
     function = loss_of(task)
     try:
         each = function(outputs, targets)
@@ -271,10 +271,10 @@ def check_loss(task: Task) -> None:
         raise FedkinError(
             f"loss {name!r} fails on outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}: {said[0][:120]}"
         ) from problem
-    if not isinstance(each, Tensor) or each.shape != (SAMPLES,):
+    if not isinstance(each, Tensor) or each.shape != (TRIAL_SAMPLES,):
         shape = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
         raise FedkinError(
-            f"loss {name!r} returns {shape} for {SAMPLES} samples; it must return one number per sample, ({SAMPLES},)"
+            f"loss {name!r} returns {shape} for {TRIAL_SAMPLES} samples; it must return one number per sample, ({TRIAL_SAMPLES},)"
         )
     if not each.requires_grad:
         raise FedkinError(f"loss {name!r} is not differentiable: its value does not depend on the outputs")

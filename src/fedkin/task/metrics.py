@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Needs = Literal["probabilities", "labels", "values"]
 Function = Callable[[np.ndarray, np.ndarray], float]
-CLASSES: tuple[Kind, ...] = ("classification", "multilabel")
+OF_CLASSES: tuple[Kind, ...] = ("classification", "multilabel")
 NUMBERS: tuple[Kind, ...] = ("regression",)
 
 
@@ -117,14 +117,14 @@ def metric(
     """Register a function (predictions, targets) → number under a name. `kinds` default to those that have what it needs."""
 
     def register(function: Function) -> Function:
-        fitting = tuple(kinds) if kinds is not None else (NUMBERS if needs == "values" else CLASSES)
+        fitting = tuple(kinds) if kinds is not None else (NUMBERS if needs == "values" else OF_CLASSES)
         METRICS[name] = Metric(name, function, needs, fitting, larger_is_better, unit)
         return function
 
     return register
 
 
-def find(name: str) -> Metric:
+def find_metric(name: str) -> Metric:
     """The metric of a name; "package.module:function" imports a function that its module registers."""
     if name in METRICS:
         return METRICS[name]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedkin.errors import FedkinError, unknown
+from fedkin.files import OWN_FUNCTION
 
 if TYPE_CHECKING:
     import torch
@@ -22,8 +23,6 @@ KINDS: tuple[Kind, ...] = ("classification", "regression", "multilabel")
 LOSS: dict[Kind, str] = {"classification": "cross-entropy", "regression": "mse", "multilabel": "bce"}
 """What a kind of task minimises when nothing else is asked."""
 METRIC: dict[Kind, str] = {"classification": "accuracy", "regression": "mse", "multilabel": "accuracy"}
-OWN_FUNCTION = "own function "
-"""How a function that has no importable name is written down."""
 INSTEAD = {
     "ordinal": "take task='regression' on the ranks (loss='mae' predicts the median rank), or task='classification'",
     "survival": "take task='classification' of “event before t” with censored rows dropped, or task='regression' of the "
@@ -191,9 +190,9 @@ class Task:
         return self._metric(self.headline)
 
     def _metric(self, name: str) -> Metric:
-        from fedkin.task.metrics import find
+        from fedkin.task.metrics import find_metric
 
-        return self.described.get(name) or find(name)
+        return self.described.get(name) or find_metric(name)
 
     @property
     def larger_is_better(self) -> bool:
@@ -219,13 +218,13 @@ class Task:
 
     def judge(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """Every metric of one client's outputs (n, C) on its targets; NaN where there is no value."""
-        from fedkin.task.metrics import find
+        from fedkin.task.metrics import find_metric
 
         outputs = outputs.double().reshape(len(targets), -1)
         numbers = targets if self.scale is None else self.scale.told(targets.double())
         true = targets.numpy() if self.one_label else numbers.double().reshape(outputs.shape).numpy()
         found = {}
-        for each in map(find, self.metrics):
+        for each in map(find_metric, self.metrics):
             said = self.labels(outputs) if each.needs == "labels" else self.predictions(outputs)
             found[each.key] = float(each.function(said.numpy(), true))
         return found
@@ -234,7 +233,7 @@ class Task:
 
     def told(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        loss = self.loss if isinstance(self.loss, str) else named(self.loss)
+        loss = self.loss if isinstance(self.loss, str) else function_name(self.loss)
         described = {name: self._metric(name).told() for name in self.metrics}
         return {**asdict(replace(self, loss=None, described={})), "loss": loss, "described": described}
 
@@ -267,7 +266,7 @@ class Task:
         )
 
 
-def named(function: Any) -> str:
+def function_name(function: Any) -> str:
     """A function as "package.module:function", by which another process can import it; else only what it is called."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", type(function).__name__)
     found = getattr(sys.modules.get(str(module)), name, None)

@@ -20,7 +20,7 @@ from fedkin.algorithm import Algorithm
 from fedkin.federation import Federation
 from fedkin.result import Result
 from fedkin.testing.federations import uneven_federation
-from fedkin.testing.promises import Check, chosen, need, numpys_state, promise, refused
+from fedkin.testing.promises import Promise, need, numpys_state, promise, refused, selected
 
 SCATTERED = "fedkin.testing.scattered:Scattered"
 COMMON_OTHER = {
@@ -39,7 +39,7 @@ COMMON_OTHER = {
     "server_momentum": 0.5,
 }
 COMMON_TOGETHER_WITH: dict[str, dict[str, Any]] = {"lr_decay_every": {"lr_decay": 0.5}, "moments": {"momentum": 0.5}}
-ALGORITHM_PROMISES: dict[str, Check] = {}
+ALGORITHM_PROMISES: dict[str, Promise] = {}
 """Promise → its check, a function of a `Trial`."""
 
 
@@ -101,7 +101,7 @@ def check_algorithm(method: type[Algorithm], only: Iterable[str] | None = None, 
     Takes some seconds: each promise trains the method a few times on six small clients.
     """
     trial = Trial(method, Expected(**expected))
-    for check in chosen(ALGORITHM_PROMISES, only):
+    for check in selected(ALGORITHM_PROMISES, only):
         check(trial)
     for parameter in method.model_fields if only is None else ():
         parameter_changes_the_result(trial, parameter)

@@ -11,9 +11,9 @@ import fedkin
 from fedkin.couplings import denoisers
 from fedkin.couplings.denoisers import Denoiser, Response, Strength
 from fedkin.testing.federations import uneven_federation
-from fedkin.testing.promises import Check, chosen, need, promise
+from fedkin.testing.promises import Promise, need, promise, selected
 
-DENOISER_PROMISES: dict[str, Check] = {}
+DENOISER_PROMISES: dict[str, Promise] = {}
 """Promise → its check, a function of a `DenoiserTrial`."""
 
 LAMBDAS = np.array([0.0, 0.0, 0.3, 0.7, 1.1, 2.5, 8.0])
@@ -49,9 +49,9 @@ def check_denoiser(
     ...     return 1 / (1 + strength * lambdas) ** 2
     >>> check_denoiser(inverse_square)
     """
-    found = denoisers.find(denoiser)
+    found = denoisers.find_denoiser(denoiser)
     trial = DenoiserTrial(found, denoiser, tuple(strengths or ((3, 5) if found.rank else (0.5, 2.0))))
-    for check in chosen(DENOISER_PROMISES, only):
+    for check in selected(DENOISER_PROMISES, only):
         check(trial)
 
 

@@ -14,13 +14,13 @@ from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.build import Builder, build
 from fedkin.testing.federations import uneven_federation
-from fedkin.testing.promises import Check, chosen, need, numpys_state, promise
+from fedkin.testing.promises import Promise, need, numpys_state, promise, selected
 
-GRAPH_PROMISES: dict[str, Check] = {}
+GRAPH_PROMISES: dict[str, Promise] = {}
 """Promise → its check, a function of a `GraphTrial`."""
 
 ORDER = np.array([3, 1, 5, 0, 4, 2])
-EVERYONE = range(len(ORDER))
+ALL_CLIENTS = range(len(ORDER))
 
 
 def _disclosures() -> dict[str, np.ndarray]:
@@ -47,7 +47,7 @@ class GraphTrial:
     def name(self) -> str:
         return self.builder if isinstance(self.builder, str) else getattr(self.builder, "__name__", "own")
 
-    def graph(self, who: Sequence[int] | np.ndarray = EVERYONE, seed: int = 0) -> ClientGraph:
+    def graph(self, who: Sequence[int] | np.ndarray = ALL_CLIENTS, seed: int = 0) -> ClientGraph:
         """The graph of the clients at these positions."""
         names = [self.names[k] for k in who]
 
@@ -69,7 +69,7 @@ def check_graph_builder(builder: str | Builder, option: str = "", only: Iterable
     >>> check_graph_builder("knn", "2")
     """
     trial = GraphTrial(builder, option)
-    for check in chosen(GRAPH_PROMISES, only):
+    for check in selected(GRAPH_PROMISES, only):
         check(trial)
 
 

@@ -11,14 +11,14 @@ import numpy as np
 from fedkin.errors import FedkinError, unknown
 
 
-class Named(Protocol):
+class HasName(Protocol):
     """Whatever is put to the test."""
 
     @property
     def name(self) -> str: ...
 
 
-Check = Callable[[Any], None]
+Promise = Callable[[Any], None]
 
 
 def need(holds: object, otherwise: str) -> None:
@@ -44,11 +44,13 @@ def refused(match: str) -> Iterator[None]:
         raise AssertionError(f"it is not refused with a FedkinError that says {match!r}")
 
 
-def promise(text: str, kept_in: dict[str, Check] | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def promise(
+    text: str, kept_in: dict[str, Promise] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Name a check, a function of what is put to the test; any error in it becomes an AssertionError with that name."""
 
     def register(check: Callable[..., None]) -> Callable[..., None]:
-        def named(subject: Named, *more: Any) -> None:
+        def named(subject: HasName, *more: Any) -> None:
             try:
                 check(subject, *more)
             except Exception as problem:
@@ -63,7 +65,7 @@ def promise(text: str, kept_in: dict[str, Check] | None = None) -> Callable[[Cal
     return register
 
 
-def chosen(promises: Mapping[str, Check], only: Iterable[str] | None) -> list[Check]:
+def selected(promises: Mapping[str, Promise], only: Iterable[str] | None) -> list[Promise]:
     """The checks of these promises; all of them without."""
     for text in only or ():
         if text not in promises:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedkin.clients import n_bytes
 from fedkin.engines.host import Host
-from fedkin.engines.sharding import Post, Question, Said, Sharded
+from fedkin.engines.sharding import HostAnswers, Post, Question, Sharded
 from fedkin.federation import Federation
 from fedkin.local.tasks import Request
 from fedkin.models import ModelSpec
@@ -28,13 +28,15 @@ class Scattered(Sharded):
         super().__init__(federation.names, federation.train.sizes, members)
         self.hosts = [Host(federation.take(part), spec, streams, 1) for part in members]
 
-    def _send(self, questions: Mapping[int, Question]) -> Said:
+    def _send(self, questions: Mapping[int, Question]) -> HostAnswers:
         return {
             s: self.hosts[s].answer(q.task, Request(q.ids, dict(q.per_client), dict(q.shared)))
             for s, q in questions.items()
         }
 
-    def _deliver(self, letter: str, posts: Mapping[int, Post], questions: Mapping[int, Question]) -> tuple[Said, int]:
+    def _deliver(
+        self, letter: str, posts: Mapping[int, Post], questions: Mapping[int, Question]
+    ) -> tuple[HostAnswers, int]:
         mail = {
             s: post.mail([self.hosts[parcel.sender].outbox(letter, parcel.ids) for parcel in post.parcels])
             for s, post in posts.items()

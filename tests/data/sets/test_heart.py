@@ -50,14 +50,14 @@ def test_gaps_and_scales_come_from_training_patients_alone() -> None:
     rng = np.random.default_rng(0)
     x = np.column_stack([rng.integers(1, 4, 40) * 1.0 for _ in heart.COLUMNS[:-1]])
     x[::5, heart.COLUMNS.index("chol")] = np.nan
-    scale = heart.encoded(x[:30])
+    scale = heart.encoding(x[:30])
     test = x[30:].copy()
     test[:, heart.COLUMNS.index("thalach")] += 1000
     chol = 1 + 1 + 4 + 1  # age, sex, four kinds of chest pain, blood pressure
     known = x[:30, heart.COLUMNS.index("chol")]
     filled = np.where(np.isnan(known), np.nanmedian(known), known)
     assert scale(test)[0, chol] == pytest.approx((np.nanmedian(known) - filled.mean()) / filled.std(), abs=1e-5)
-    assert np.array_equal(scale(x[:30]), heart.encoded(x[:30])(x[:30]))
+    assert np.array_equal(scale(x[:30]), heart.encoding(x[:30])(x[:30]))
     assert np.isfinite(scale(test)).all()
 
 

@@ -79,7 +79,7 @@ def test_the_archive_of_the_laboratory(tmp_path: Path) -> None:
         member.size = len(text)
         archive.addfile(member, io.BytesIO(text))
     with pytest.raises(FedkinError, match="samples per class are \\[24, 24, 24"):
-        wisdm.read_archive({"a": tmp_path / "WISDM_ar_latest.tar.gz"})
+        wisdm.from_archive({"a": tmp_path / "WISDM_ar_latest.tar.gz"})
 
 
 @pytest.mark.real_data

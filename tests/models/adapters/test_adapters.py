@@ -19,9 +19,9 @@ from sklearn.svm import LinearSVC
 from torch import nn
 
 from fedkin.errors import FedkinError
-from fedkin.models.adapters import Augmented, Effort, adapt
+from fedkin.models.adapters import Augmented, FitEffort, adapt
 from fedkin.models.adapters.scikit import systematic, weight_argument
-from fedkin.models.estimators import ESTIMATORS, named
+from fedkin.models.estimators import ESTIMATORS, named_estimator
 from fedkin.task import Task
 
 NUMBERS = Task("regression", (3,))
@@ -39,15 +39,15 @@ def samples(task: Task, n: int = 60, seed: int = 0) -> Augmented:
 
 
 def learner(model: Any, task: Task) -> Any:
-    return adapt("ann", model, task, torch.float64, Effort())
+    return adapt("ann", model, task, torch.float64, FitEffort())
 
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
 @pytest.mark.parametrize("task", [NUMBERS, CLASSES], ids=["numbers", "classes"])
 def test_built_in_estimators_learn(name: str, task: Task) -> None:
     given_ = samples(task)
-    own = learner(named(f"{name}:5" if name in ("tree", "forest") else name, task), task)
-    own.improve(given_, Effort(seed=3))
+    own = learner(named_estimator(f"{name}:5" if name in ("tree", "forest") else name, task), task)
+    own.improve(given_, FitEffort(seed=3))
     said = own.predict(given_.x)
     assert said.shape == given_.targets.shape
     if task.kind == "classification":
@@ -62,9 +62,9 @@ def test_weights_count_as_repeated_samples() -> None:
     weight = np.arange(12) % 4.0
     for model in (LinearRegression(), make_pipeline(StandardScaler(with_mean=False, with_std=False), Ridge())):
         one, other = learner(model, NUMBERS), learner(model, NUMBERS)
-        one.improve(Augmented(base.x, base.targets, weight, 12), Effort())
+        one.improve(Augmented(base.x, base.targets, weight, 12), FitEffort())
         index = np.repeat(np.arange(12), weight.astype(int))
-        other.improve(Augmented(base.x[index], base.targets[index], np.ones(len(index)), 12), Effort())
+        other.improve(Augmented(base.x[index], base.targets[index], np.ones(len(index)), 12), FitEffort())
         assert np.allclose(one.predict(base.x), other.predict(base.x))
 
 
@@ -73,7 +73,7 @@ def test_class_probabilities_are_fitted_as_soft_labels() -> None:
     x = np.random.default_rng(0).normal(size=(40, 3))
     soft = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
     own = learner(LogisticRegression(), CLASSES)
-    own.improve(Augmented(x, soft, np.full(40, 0.5), 40), Effort())
+    own.improve(Augmented(x, soft, np.full(40, 0.5), 40), FitEffort())
     by_hand = LogisticRegression().fit(np.repeat(x, 3, axis=0), np.tile([0, 1, 2], 40), sample_weight=soft.ravel() / 2)
     assert np.allclose(own.predict(x), by_hand.predict_proba(x), atol=1e-4)
 
@@ -81,28 +81,28 @@ def test_class_probabilities_are_fitted_as_soft_labels() -> None:
 def test_classifiers_without_probabilities_and_with_calibration() -> None:
     given_ = samples(CLASSES)
     hard = learner(LinearSVC(), CLASSES)
-    hard.improve(given_, Effort())
+    hard.improve(given_, FitEffort())
     assert set(np.unique(hard.predict(given_.x))) == {0.0, 1.0}
     soft = learner(CalibratedClassifierCV(LinearSVC(), cv=2), CLASSES)
-    soft.improve(given_, Effort())
+    soft.improve(given_, FitEffort())
     assert 0 < soft.predict(given_.x).max() < 1
 
 
 def test_a_single_class_is_predicted_with_certainty() -> None:
     own = learner(LogisticRegression(), CLASSES)
-    own.improve(Augmented(np.zeros((4, 3)), np.eye(3)[[1, 1, 1, 1]], np.ones(4), 4), Effort())
+    own.improve(Augmented(np.zeros((4, 3)), np.eye(3)[[1, 1, 1, 1]], np.ones(4), 4), FitEffort())
     assert np.array_equal(own.predict(np.zeros((2, 3))), np.eye(3)[[1, 1]])
 
 
 def test_the_users_estimator_is_not_touched_and_the_seed_is_ours() -> None:
     forest = RandomForestRegressor(5)
     own = learner(forest, NUMBERS)
-    own.improve(samples(NUMBERS), Effort(seed=7))
+    own.improve(samples(NUMBERS), FitEffort(seed=7))
     assert not hasattr(forest, "estimators_")
     assert forest.random_state is None
     assert own.model.random_state == 7
     fixed = learner(RandomForestRegressor(5, random_state=1), NUMBERS)
-    fixed.improve(samples(NUMBERS), Effort(seed=7))
+    fixed.improve(samples(NUMBERS), FitEffort(seed=7))
     assert fixed.model.random_state == 1
 
 
@@ -116,8 +116,8 @@ def test_without_weights_resample_or_refuse() -> None:
     uneven = Augmented(np.zeros((3, 3)), np.eye(3), np.array([1.0, 1.0, 0.2]), 2)
     own = learner(KNeighborsClassifier(1), CLASSES)
     with pytest.raises(FedkinError, match="client 'ann': KNeighborsClassifier takes no sample_weight"):
-        own.improve(uneven, Effort())
-    own.improve(uneven, Effort(resample=True))
+        own.improve(uneven, FitEffort())
+    own.improve(uneven, FitEffort(resample=True))
     assert own.predict(np.zeros((1, 3))).sum() == 1
 
 
@@ -134,7 +134,7 @@ def test_systematic_resampling_keeps_proportions(weights: list[float], count: in
 def test_torch_modules_take_rmsprop_steps(task: Task) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, task.outputs)).double()
-    own, effort = learner(module, task), Effort(steps=3, rate=0.02, smoothing=0.9, weight_decay=0.1, momentum=0.3)
+    own, effort = learner(module, task), FitEffort(steps=3, rate=0.02, smoothing=0.9, weight_decay=0.1, momentum=0.3)
     data = samples(task)
     weight = np.linspace(0, 2, 60)
     own.improve(Augmented(data.x, data.targets, weight, 30), effort)
@@ -175,7 +175,7 @@ def test_keras_models_learn_and_come_back(keras: Any) -> None:
         return keras.Sequential([*layers, keras.layers.Dense(outputs, activation=activation)])
 
     for task, model in ((NUMBERS, net(1, None)), (CLASSES, net(3, "softmax")), (CLASSES, net(3, None))):
-        data, effort = samples(task), Effort(steps=40, rate=0.05, seed=5)
+        data, effort = samples(task), FitEffort(steps=40, rate=0.05, seed=5)
         before = [np.array(w) for w in model.get_weights()]
         own = learner(model, task)
         own.improve(data, effort)
@@ -189,7 +189,7 @@ def test_keras_models_learn_and_come_back(keras: Any) -> None:
         again = learner(model, task)
         again.recall(own.memory())
         for learned in (own, again):
-            learned.improve(data, Effort(steps=2, rate=0.02, seed=6))
+            learned.improve(data, FitEffort(steps=2, rate=0.02, seed=6))
         assert np.array_equal(own.predict(data.x), again.predict(data.x))
 
 
@@ -199,8 +199,8 @@ def test_keras_step_is_torchs(keras: Any) -> None:
     model.set_weights([np.array([[0.3], [-0.2], [0.1]], dtype=np.float32)])
     start = torch.tensor(model.get_weights()[0], requires_grad=True)
     data, weight = samples(NUMBERS, 20), np.linspace(0.1, 1, 20)
-    own = adapt("ann", model, NUMBERS, torch.float32, Effort(rate=0.05))
-    own.improve(Augmented(data.x, data.targets, weight, 10), Effort(rate=0.05))
+    own = adapt("ann", model, NUMBERS, torch.float32, FitEffort(rate=0.05))
+    own.improve(Augmented(data.x, data.targets, weight, 10), FitEffort(rate=0.05))
     optimiser = torch.optim.RMSprop([start], 0.05, alpha=0.99, eps=1e-8)
     x, y, w = (torch.as_tensor(part, dtype=torch.float32) for part in (data.x, data.targets, weight))
     ((w / 10)[:, None] * (x @ start - y).square()).sum().backward()

@@ -84,7 +84,7 @@ def read_hourly(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
     }
 
 
-def nearest(places: np.ndarray, names: Sequence[str], k: int) -> ClientGraph:
+def nearest_stations(places: np.ndarray, names: Sequence[str], k: int) -> ClientGraph:
     """Each station joined with its k nearest by great-circle distance d, of weight exp(−d²/σ²); see `coordinates`."""
     from fedkin import graphs
 
@@ -137,7 +137,7 @@ def fmi(arrays: Arrays, recipe: Recipe, neighbours: int = 5) -> Federation:
     chosen = dict(zip(("test", "validation", "train"), np.split(drawn, [test, test + validation])))
     parts = {name: {p: own[np.isin(window[own], chosen[p])] for p in PARTS} for name, own in groups.items()}
     places = np.array([arrays["latlon"][own[0]] for own in groups.values()])
-    graph = nearest(places, tuple(groups), neighbours)
+    graph = nearest_stations(places, tuple(groups), neighbours)
     return series(recipe, parts, arrays["past"], arrays["coming"], DAY, (DAY,), places, graph)
 
 
@@ -186,5 +186,5 @@ def fmi_hourly(arrays: Arrays, recipe: Recipe, length: int = 12, horizon: int = 
     places = np.array([arrays["latlon"][groups[name][0]] for name in parts])
     notes = [f"fmi-hourly: {', '.join(dropped)} left out, too few hours measured"] if dropped else []
     told = tuple(HOUR * step for step in range(1, horizon + 1))
-    graph = nearest(places, tuple(parts), neighbours)
+    graph = nearest_stations(places, tuple(parts), neighbours)
     return series(recipe, parts, windows[:, :length], windows[:, length:], HOUR, told, places, graph, notes)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.data.archive import open_archive, open_inner
-from fedkin.data.federate import Recipe, Scale, pooled
+from fedkin.data.federate import Recipe, Scaling, pooled
 from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays, File, Source, check, check_counts
 from fedkin.errors import unknown
@@ -66,7 +66,7 @@ def read_arrays(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
     return {"features": features, "inertial": inertial.astype(np.float32), "y": y, "subject": subject}
 
 
-def as_stored(train: np.ndarray) -> Scale:
+def as_stored(train: np.ndarray) -> Scaling:
     """Features are already in [−1, 1], signals in g and rad/s."""
     return lambda raw: np.asarray(raw, dtype=np.float32)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedkin.data.federate import Recipe, Scale, pooled
+from fedkin.data.federate import Recipe, Scaling, pooled
 from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays, File, Source, check
 from fedkin.errors import FedkinError
@@ -57,7 +57,7 @@ def read_upstream(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def encoded(train: np.ndarray) -> Scale:
+def encoding(train: np.ndarray) -> Scaling:
     """Inputs (n, 22) from raw rows (n, 13): gaps filled and numbers standardised by what training rows say.
 
     A gap takes the training median, for flags and categories the most frequent value; a category becomes one input per
@@ -127,4 +127,4 @@ def heart(arrays: Arrays, recipe: Recipe) -> Federation:
     notes = [f"heart: {gaps:.0%} of the findings are missing and filled from training patients (median, most frequent)"]
     if len(rows) < len(x):
         notes.append(f"heart: {len(x) - len(rows)} patients stand in the files twice; the copy is left out")
-    return pooled(recipe, x[rows], arrays["y"][rows], ("healthy", "ill"), hospital[rows], encoded, notes=notes)
+    return pooled(recipe, x[rows], arrays["y"][rows], ("healthy", "ill"), hospital[rows], encoding, notes=notes)

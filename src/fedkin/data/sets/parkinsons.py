@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.data.federate import Recipe
-from fedkin.data.natural import clients_of, in_order, regression
+from fedkin.data.natural import clients_of, regression, split_in_order
 from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays, File, Source, check
 from fedkin.data.tabular import read_table
@@ -82,5 +82,5 @@ def parkinsons(arrays: Arrays, recipe: Recipe, target: str = "motor") -> Federat
     for name, own in groups.items():
         own = own[np.argsort(arrays["day"][own], kind="stable")]
         session = np.cumsum(np.diff(arrays["day"][own], prepend=-np.inf) > APART)
-        parts[name] = in_order(recipe, own, session)
+        parts[name] = split_in_order(recipe, own, session)
     return regression(recipe, parts, arrays["x"], arrays[target], f"{TARGETS[target]}")

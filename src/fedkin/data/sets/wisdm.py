@@ -11,7 +11,7 @@ import numpy as np
 
 from fedkin.data.archive import open_archive
 from fedkin.data.federate import Recipe
-from fedkin.data.natural import classification, clients_of, in_order
+from fedkin.data.natural import classification, clients_of, split_in_order
 from fedkin.data.registry import dataset
 from fedkin.data.source import Arrays, File, Source, check, check_counts
 from fedkin.errors import FedkinError
@@ -46,7 +46,7 @@ def parse_arff(text: bytes, name: str) -> dict[str, np.ndarray]:
     return {"x": features, "y": activity.map(ACTIVITIES.index).to_numpy(np.uint8), "person": user}
 
 
-def read_table(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
+def from_lines(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
     """The table alone, plain or gzipped."""
     path = next(iter(files.values()))
     try:
@@ -56,7 +56,7 @@ def read_table(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
     return checked(parse_arff(text, path.name))
 
 
-def read_archive(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
+def from_archive(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
     """The laboratory's archive, which holds the table beside the raw readings."""
     with open_archive(next(iter(files.values()))) as archive:
         return checked(parse_arff(archive.read(TABLE), TABLE))
@@ -92,11 +92,11 @@ def first_copies(arrays: Arrays) -> np.ndarray:
                     "https://www.cis.fordham.edu/wisdm/includes/datasets/latest/WISDM_ar_latest.tar.gz",
                 ),
             ),
-            read_archive,
+            from_archive,
             ("wisdm",),
         ),
-        Source("table", (File(TABLE),), read_table, ("wisdm",)),
-        Source("gzipped", (File(f"{TABLE}.gz", content=HASH),), read_table, ("wisdm",)),
+        Source("table", (File(TABLE),), from_lines, ("wisdm",)),
+        Source("gzipped", (File(f"{TABLE}.gz", content=HASH),), from_lines, ("wisdm",)),
     ),
 )
 def wisdm(arrays: Arrays, recipe: Recipe) -> Federation:
@@ -110,7 +110,7 @@ def wisdm(arrays: Arrays, recipe: Recipe) -> Federation:
     groups = clients_of(recipe, np.array([f"person-{number:02d}" for number in arrays["person"][rows]]), "person")
     parts = {}
     for name, own in groups.items():
-        cut = [in_order(recipe, own[y[own] == code]) for code in np.unique(y[own])]
+        cut = [split_in_order(recipe, own[y[own] == code]) for code in np.unique(y[own])]
         parts[name] = {part: np.sort(np.concatenate([c[part] for c in cut])) for part in PARTS}
     train = np.concatenate([own["train"] for own in parts.values()])
     x = np.where(np.isnan(x), np.nanmean(x[train], axis=0), x)

@@ -28,11 +28,11 @@ from fedkin.engines.flower.register import Register
 from fedkin.engines.flower.roll import Called, FederationSettings
 from fedkin.engines.flower.wire import HEAD_LIMIT, Message, split_shared, under
 from fedkin.engines.host import Answer
-from fedkin.engines.sharding import Post, Question, Said, Sharded, no_letter
+from fedkin.engines.sharding import HostAnswers, Post, Question, Sharded, no_letter
 from fedkin.errors import FedkinError
+from fedkin.federation import PARTS
 from fedkin.models import ModelSpec
 
-PARTS = ("train", "validation", "test")
 MARK = "site_state"
 """What a checkpoint holds instead of private state: the run's name at the sites, and the mark they keep it under."""
 
@@ -163,10 +163,12 @@ class FlowerClients(Sharded):
         members = dict(enumerate(self.members))
         return plausible(agreeing(said), questions, members, self.roster, self.far), size
 
-    def _send(self, questions: Mapping[int, Question]) -> Said:
+    def _send(self, questions: Mapping[int, Question]) -> HostAnswers:
         return self._answers(questions, {host: self._question(host, q, {}) for host, q in questions.items()})[0]
 
-    def _deliver(self, letter: str, posts: Mapping[int, Post], questions: Mapping[int, Question]) -> tuple[Said, int]:
+    def _deliver(
+        self, letter: str, posts: Mapping[int, Post], questions: Mapping[int, Question]
+    ) -> tuple[HostAnswers, int]:
         wanted = _abroad(posts)
         padded = any(post.padded for post in posts.values())
         letters, silent, lacking = self._collect(letter, wanted, padded)

@@ -25,7 +25,7 @@ from fedkin.clients import n_bytes
 from fedkin.engines.host import Answer
 from fedkin.engines.ray.actor import HostActor, arrays, tensors
 from fedkin.engines.ray.cluster import first_line, join_or_start, ray_options
-from fedkin.engines.sharding import Post, Question, Said, Sharded, contiguous, no_letter
+from fedkin.engines.sharding import HostAnswers, Post, Question, Sharded, contiguous, no_letter
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.models import ModelSpec
@@ -106,7 +106,7 @@ class RayClients(Sharded):
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
-    def _send(self, questions: Mapping[int, Question]) -> Said:
+    def _send(self, questions: Mapping[int, Question]) -> HostAnswers:
         shared = _put_shared(questions)
         waiting = {host: _chunks(question) for host, question in questions.items()}
         parts: dict[int, list[Answer]] = {host: [] for host in questions}
@@ -136,7 +136,9 @@ class RayClients(Sharded):
                     feed(host)
         return {host: silent[host] if host in silent else _joined(parts[host]) for host in questions}
 
-    def _deliver(self, letter: str, posts: Mapping[int, Post], questions: Mapping[int, Question]) -> tuple[Said, int]:
+    def _deliver(
+        self, letter: str, posts: Mapping[int, Post], questions: Mapping[int, Question]
+    ) -> tuple[HostAnswers, int]:
         receipts, letters = self._written(letter, posts, list(questions))
         told = self._collect(receipts)
         silent = {host: reason for host, reason in told.items() if isinstance(reason, str)}

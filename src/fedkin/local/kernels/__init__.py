@@ -1,4 +1,4 @@
-"""Kernels: how the gradients of a chunk of clients are computed. `choose` picks the fastest correct one by rule.
+"""Kernels: how the gradients of a chunk of clients are computed. `choose_kernel` picks the fastest correct one by rule.
 
 All kernels agree with a plain nn.Module + torch.optim loop (`fedkin.local.oracle`) to rounding. The rule depends on the
 architecture alone, never on a timing, so that a resumed run repeats its numbers bit by bit.
@@ -77,7 +77,7 @@ class Choice:
     """The kernel drops entries by masks from the clients' own streams (`Kernel.noise`)."""
 
 
-def choose(spec: ModelSpec, task: Task) -> Choice:
+def choose_kernel(spec: ModelSpec, task: Task) -> Choice:
     """The kernel for a model, by rule; the first that fits, from the fastest to the loop, which fits all."""
     if not spec.layout.slots:
         loop = partial(LoopedKernel, spec, loss_of(task))

@@ -111,7 +111,7 @@ def below(weight: Tensor, delta: Tensor, a: Tensor, activation: str) -> Tensor:
     return delta
 
 
-def descend(
+def descend_chain(
     weights: list[Tensor],
     biases: list[Tensor],
     push: list[Tensor],
@@ -166,4 +166,4 @@ def descend(
 rescaled = _script(rescaled)
 taken = _script(taken)
 forward, output_gradient, below = _script(forward), _script(output_gradient), _script(below)
-descend = _script(descend)
+descend_chain = _script(descend_chain)

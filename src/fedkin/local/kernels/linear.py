@@ -13,7 +13,7 @@ from fedkin.local.kernels import chain
 from fedkin.local.noise import Drop, Noise
 from fedkin.models import Layout, Slot
 from fedkin.task import Task
-from fedkin.task.losses import described, loss_of, parse
+from fedkin.task.losses import described, loss_of, parse_loss
 
 if TYPE_CHECKING:
     from fedkin.local.samples import Piece
@@ -169,7 +169,7 @@ class LinearKernel:
         for x, y, index, share, steps, affine in pieces:
             a = len(steps)
             own = [block[:a] for block in blocks], [block[:a] for block in pushes]
-            total[:a] += chain.descend(
+            total[:a] += chain.descend_chain(
                 own[0][:half], own[0][half:], own[1], self.activations, x, y, index, share, steps, *how, *affine
             )
         for old, new in zip(parameters, blocks):
@@ -189,4 +189,4 @@ def written_out(task: Task) -> tuple[str, float, Tensor]:
     if known is None or known.name not in ("cross-entropy", "mse", "huber") or task.label_smoothing:
         return "", 0.0, none
     weights = none if task.class_weight is None else torch.tensor(task.class_weight, dtype=torch.float64)
-    return known.name, parse(str(task.loss))[1] or 0.0, weights
+    return known.name, parse_loss(str(task.loss))[1] or 0.0, weights

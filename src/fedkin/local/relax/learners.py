@@ -17,7 +17,7 @@ from fedkin.local.relax.linear import initial_row
 from fedkin.local.relax.settings import Relaxation, neighbours_of
 from fedkin.local.shard import Shard
 from fedkin.local.training import may_lack, valued
-from fedkin.models.adapters import Augmented, Effort, Learner
+from fedkin.models.adapters import Augmented, FitEffort, Learner
 from fedkin.models.adapters.module import TorchLearner
 from fedkin.models.estimators import Estimators
 from fedkin.task.losses import loss_of
@@ -26,14 +26,14 @@ from fedkin.threads import one_thread
 SURE = 1e-7
 """Probabilities are kept this far from 0 where a logarithm is taken."""
 DISTIL = 100
-Part = tuple[np.ndarray, np.ndarray, float]
+WeightedPart = tuple[np.ndarray, np.ndarray, float]
 """Points, what is said of them, and how much each counts."""
 
 
 class LearnerNodes:
     """The learners of a shard's clients. What they need to be built again is private state of the shard."""
 
-    def __init__(self, shard: Shard, known: Mail, method: Relaxation, effort: Effort) -> None:
+    def __init__(self, shard: Shard, known: Mail, method: Relaxation, effort: FitEffort) -> None:
         self.shard, self.task = shard, shard.task
         own = shard.store["public"]
         self.own_points = [_real(points, shard.task.tokens) for points in own]
@@ -46,7 +46,7 @@ class LearnerNodes:
         else:
             self._fit_alone()
 
-    def _made(self, name: str, effort: Effort) -> Learner:
+    def _made(self, name: str, effort: FitEffort) -> Learner:
         spec = self.shard.spec
         if isinstance(spec, Estimators):
             return spec.learner(name, self.task, self.shard.streams, effort)
@@ -66,7 +66,7 @@ class LearnerNodes:
     def _fit_alone(self) -> None:
         """The start: estimators are fitted to their own samples; networks have their initial weights."""
         refits = [k for k, learner in enumerate(self.learners) if learner.refits]
-        self.shard.each(lambda k: self.learners[k].improve(self._alone(k), Effort(seed=self._seed(k, 0))), refits)
+        self.shard.each(lambda k: self.learners[k].improve(self._alone(k), FitEffort(seed=self._seed(k, 0))), refits)
         for k in refits:
             self.learners[k].predict(self.own_points[k][:1])  # a wrong output shape is found here, before training
 
@@ -76,7 +76,7 @@ class LearnerNodes:
     # --- one exchange -------------------------------------------------------------------------------------------------
 
     def step(
-        self, ids: np.ndarray, mail: Mail, answers: Tensor | None, method: Relaxation, round: int, effort: Effort
+        self, ids: np.ndarray, mail: Mail, answers: Tensor | None, method: Relaxation, round: int, effort: FitEffort
     ) -> tuple[Tensor, Tensor]:
         """Improve the models of clients `ids`; the loss (k,) and the variation Σ_j A_ij δ_ij (k,) before that."""
         place = {name: s for s, name in enumerate(mail.senders)}
@@ -164,7 +164,7 @@ class LearnerNodes:
     ) -> Augmented:
         """The client's own samples, what it heard, and what it says itself."""
         own = len(self.targets[k])
-        parts: list[Part] = [(self.shard.federation.train[k][0], self.targets[k], 1.0)]
+        parts: list[WeightedPart] = [(self.shard.federation.train[k][0], self.targets[k], 1.0)]
         if method.alpha > 0 and heard:
             told = self._told_on_common(k, heard, method) if method.common else self._told(k, heard, answers, method)
             parts += [(points, said, method.alpha * weight * own / len(points)) for points, said, weight in told]
@@ -176,9 +176,9 @@ class LearnerNodes:
 
     def _told(
         self, k: int, heard: Mapping[str, np.ndarray], answers: np.ndarray | None, method: Relaxation
-    ) -> list[Part]:
+    ) -> list[WeightedPart]:
         """Neighbours on their own points, each by its edge; for the exact block also their mean on the client's."""
-        told: list[Part] = []
+        told: list[WeightedPart] = []
         for name, said in heard.items():
             points = self.points[name]
             told.append((points, said[: len(points)], self._edge(k, name, len(points), method)))
@@ -188,7 +188,7 @@ class LearnerNodes:
             told.append((points, answers[: len(points)], total))
         return told
 
-    def _told_on_common(self, k: int, heard: Mapping[str, np.ndarray], method: Relaxation) -> list[Part]:
+    def _told_on_common(self, k: int, heard: Mapping[str, np.ndarray], method: Relaxation) -> list[WeightedPart]:
         """One set of points for all: the weighted mean of what neighbours say there is all that counts."""
         points = self.points[next(iter(heard))]
         edges = {name: self._edge(k, name, len(points), method) for name in heard}
@@ -232,7 +232,7 @@ class LearnerNodes:
             if not learner.refits:
                 learner.recall(store["memory"][k].numpy()) if bool(store["memory"][k].any()) else None
             elif round == 0:
-                learner.improve(self._alone(k), Effort(seed=self._seed(k, 0)))
+                learner.improve(self._alone(k), FitEffort(seed=self._seed(k, 0)))
             else:
                 received = store["received"][k].numpy()
                 heard = {
@@ -244,7 +244,7 @@ class LearnerNodes:
                 labels = labels[np.isfinite(labels).all(axis=1)]
                 z = self._distillation_points(k, round, len(labels), method)
                 answers = store["answers"][k].double().numpy() if "answers" in store else None
-                effort = Effort(resample=True, seed=self._seed(k, round))
+                effort = FitEffort(resample=True, seed=self._seed(k, round))
                 learner.improve(self._augmented(k, heard, answers, z, labels, method), effort)
 
         with one_thread():
@@ -315,5 +315,5 @@ def _real(points: Tensor, tokens: bool) -> np.ndarray:
     return kept.astype(np.int64) if tokens else kept
 
 
-def _seeded(effort: Effort, seed: int) -> Effort:
-    return Effort(**{**effort.__dict__, "seed": seed})
+def _seeded(effort: FitEffort, seed: int) -> FitEffort:
+    return FitEffort(**{**effort.__dict__, "seed": seed})

@@ -23,12 +23,12 @@ from fedkin.local.kernels.linear import Dense, dense_layers
 from fedkin.local.mail import Mail
 from fedkin.local.relax.settings import Relaxation, edge_weights, neighbours_of
 from fedkin.local.shard import Shard
-from fedkin.local.training import evaluate
-from fedkin.models.adapters import Effort
-from fedkin.models.adapters.module import rmsprop
+from fedkin.local.training import evaluate_rows
+from fedkin.models.adapters import FitEffort
+from fedkin.models.adapters.module import rmsprop_step
 from fedkin.models.estimators import Estimators
 
-LIMIT = 2**27
+MOMENT_ENTRIES = 2**27
 """Entries of one stack of second moments (1 GiB in double precision); larger models go through the general path."""
 
 
@@ -37,7 +37,7 @@ def linear_layer(shard: Shard) -> Dense | None:
     if isinstance(shard.spec, Estimators) or not shard.task.numeric:
         return None
     layers = dense_layers(shard.spec.template(), shard.spec.layout)
-    if layers is None or len(layers) != 1 or len(shard) * layers[0].weight.shape[1] ** 2 > LIMIT:
+    if layers is None or len(layers) != 1 or len(shard) * layers[0].weight.shape[1] ** 2 > MOMENT_ENTRIES:
         return None
     return layers[0]
 
@@ -109,7 +109,7 @@ class LinearNodes:
         parts = [weights[:, :, :d].reshape(k, -1)] + ([weights[:, :, d]] if self.layer.bias is not None else [])
         return torch.cat(parts, dim=1)
 
-    def _linked(self, ids: np.ndarray, mail: Mail, method: Relaxation, effort: Effort) -> Links:
+    def _linked(self, ids: np.ndarray, mail: Mail, method: Relaxation, effort: FitEffort) -> Links:
         key = (mail.receivers, mail.senders)
         if self.links is not None and self.links.key == key:
             return self.links
@@ -142,7 +142,7 @@ class LinearNodes:
         return matrix
 
     def step(
-        self, ids: np.ndarray, mail: Mail, answers: Tensor | None, method: Relaxation, round: int, effort: Effort
+        self, ids: np.ndarray, mail: Mail, answers: Tensor | None, method: Relaxation, round: int, effort: FitEffort
     ) -> tuple[Tensor, Tensor]:
         """Update the models of clients `ids`; the loss (k,) and the variation Σ_j A_ij δ_ij (k,) before the update."""
         links, alpha = self._linked(ids, mail, method, effort), method.alpha
@@ -165,7 +165,7 @@ class LinearNodes:
             slope = by_own - cross + alpha * (by_others - pulled)
             if block is not None:
                 slope += alpha * (torch.bmm(weights, block[0]) - block[1])
-            rmsprop(rows, self._pack(slope * (2 / c)), moments[:, 0], moments[:, 1], effort)
+            rmsprop_step(rows, self._pack(slope * (2 / c)), moments[:, 0], moments[:, 1], effort)
         self.shard.store["weights"][ids], self.shard.store["moments"][ids] = rows, moments
         return loss.clamp(min=0).double(), variation.clamp(min=0).double()
 
@@ -206,7 +206,7 @@ class LinearNodes:
 
     def evaluate(self, ids: np.ndarray, parts: list[str]) -> dict[str, Tensor]:
         rows = self.shard.store["weights"][ids]
-        found = {part: evaluate(self.shard, ids, rows, part) for part in parts}  # type: ignore[arg-type]
+        found = {part: evaluate_rows(self.shard, ids, rows, part) for part in parts}  # type: ignore[arg-type]
         return {f"{part}_{name}": value for part, values in found.items() for name, value in values.items()}
 
     def disclose(self, ids: np.ndarray) -> dict[str, Tensor]:

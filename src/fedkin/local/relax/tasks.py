@@ -15,7 +15,7 @@ from fedkin.local.relax.public import own_points
 from fedkin.local.relax.settings import Relaxation
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
-from fedkin.models.adapters import Effort
+from fedkin.models.adapters import FitEffort
 from fedkin.models.estimators import Estimators
 
 CHOOSE, PUBLISH, MEET, ANSWER, HEAR, RELAX, EVALUATE = (
@@ -24,7 +24,7 @@ CHOOSE, PUBLISH, MEET, ANSWER, HEAR, RELAX, EVALUATE = (
 
 
 @client_task("fedrelax_choose")
-def choose(shard: Shard, request: Request) -> dict[str, Tensor]:
+def choose_points(shard: Shard, request: Request) -> dict[str, Tensor]:
     """How many public points each client has, and whether they are the same for all. Both (k,)."""
     found = [own_points(shard, int(k), **request.shared["source"]) for k in request.ids]
     return {
@@ -59,7 +59,7 @@ def meet(shard: Shard, request: Request) -> dict[str, Tensor]:
         else:
             if settings.update == "exact":
                 _refuse_networks(shard)
-            shard.objects["relax"] = LearnerNodes(shard, request.mail, settings, Effort(**request.shared["effort"]))
+            shard.objects["relax"] = LearnerNodes(shard, request.mail, settings, FitEffort(**request.shared["effort"]))
         if "predictions" not in shard.store:
             shard.store["predictions"] = shard.objects["relax"].predict(np.arange(len(shard)))
     return {"memory": torch.full((len(request.ids),), shard.objects["relax"].memory_width())}
@@ -110,7 +110,7 @@ def relax(shard: Shard, request: Request) -> dict[str, Tensor]:
     nodes, mail, ids, shared = _nodes(shard), request.mail, request.ids, request.shared
     assert mail is not None
     answers = shard.store["answers"][ids] if "answers" in shard.store else None
-    settings, effort = Relaxation(**shared["relax"]), Effort(**shared["effort"])
+    settings, effort = Relaxation(**shared["relax"]), FitEffort(**shared["effort"])
     loss, variation = nodes.step(ids, mail, answers, settings, shared["round"], effort)
     said: Tensor = nodes.predict(ids)
     good = torch.isfinite(said).flatten(1).all(dim=1)
@@ -120,7 +120,7 @@ def relax(shard: Shard, request: Request) -> dict[str, Tensor]:
 
 
 @client_task("fedrelax_evaluate")
-def evaluate(shard: Shard, request: Request) -> dict[str, Tensor]:
+def evaluate_learners(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Metrics of every client's own model; its row where it has one and `disclose` is set."""
     nodes, ids = _nodes(shard), request.ids
     reply: dict[str, Tensor] = nodes.evaluate(ids, request.shared["parts"])

@@ -32,7 +32,7 @@ class Augmented:
 
 
 @dataclass(frozen=True)
-class Effort:
+class FitEffort:
     """How a model is improved: gradient steps for networks; whether duplicates may replace weights for estimators."""
 
     steps: int = 1
@@ -57,7 +57,7 @@ class Learner(Protocol):
     def model(self) -> Any:
         """The fitted model itself, as the user knows it."""
 
-    def improve(self, samples: Augmented, effort: Effort) -> None:
+    def improve(self, samples: Augmented, effort: FitEffort) -> None:
         """(Approximately) minimise the weighted loss."""
 
     def predict(self, x: np.ndarray) -> np.ndarray:
@@ -80,7 +80,7 @@ def is_model(value: Any) -> bool:
     return isinstance(value, nn.Module) or (not isinstance(value, type) and hasattr(value, "fit"))
 
 
-def adapt(client: str, model: Any, task: Task, dtype: torch.dtype, effort: Effort) -> Learner:
+def adapt(client: str, model: Any, task: Task, dtype: torch.dtype, effort: FitEffort) -> Learner:
     """The adapter for a client's model, checked as far as it can be before training."""
     if is_keras(model):
         from fedkin.models.adapters.keras_model import KerasLearner

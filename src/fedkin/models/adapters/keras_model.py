@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedkin.errors import FedkinError
-from fedkin.models.adapters import Augmented, Effort, check_outputs
+from fedkin.models.adapters import Augmented, FitEffort, check_outputs
 from fedkin.task import Task
 
 
@@ -24,7 +24,7 @@ class KerasLearner:
     refits = False
     distils = False
 
-    def __init__(self, client: str, model: Any, task: Task, effort: Effort) -> None:
+    def __init__(self, client: str, model: Any, task: Task, effort: FitEffort) -> None:
         self.client, self.task = client, task
         with warnings.catch_warnings():  # an optimiser that has not made a step has nothing to be copied
             warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
@@ -54,7 +54,7 @@ class KerasLearner:
             outputs /= outputs.sum(axis=1, keepdims=True)
         return outputs
 
-    def _compile(self, effort: Effort) -> None:
+    def _compile(self, effort: FitEffort) -> None:
         import keras
 
         loss = (
@@ -71,7 +71,7 @@ class KerasLearner:
         )
         self.keras.compile(optimizer=optimiser, loss=loss)
 
-    def improve(self, samples: Augmented, effort: Effort) -> None:
+    def improve(self, samples: Augmented, effort: FitEffort) -> None:
         if self.ours:
             self.keras.optimizer.learning_rate = effort.rate
         # Keras divides the weighted sum by the number of samples; the loss here is (1/own) Σ weight · ℓ.

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from fedkin import steps
 from fedkin.errors import FedkinError
-from fedkin.models.adapters import Augmented, Effort, check_outputs
+from fedkin.models.adapters import Augmented, FitEffort, check_outputs
 from fedkin.task import Task
 from fedkin.task.losses import loss_of
 
 
-def rmsprop(weights: Tensor, gradient: Tensor, square: Tensor, velocity: Tensor, effort: Effort) -> None:
+def rmsprop_step(weights: Tensor, gradient: Tensor, square: Tensor, velocity: Tensor, effort: FitEffort) -> None:
     """One step of RMSprop in place (`fedkin.steps`), after weight decay g ← g + λw."""
     gradient = gradient.add(weights, alpha=effort.weight_decay) if effort.weight_decay else gradient
     steps.rmsprop(weights, gradient, square, velocity, effort.rate, effort.smoothing, effort.momentum)
@@ -59,7 +59,7 @@ class TorchLearner:
             outputs = outputs.softmax(dim=1)
         return outputs.numpy()
 
-    def improve(self, samples: Augmented, effort: Effort) -> None:
+    def improve(self, samples: Augmented, effort: FitEffort) -> None:
         x, targets = self._tensor(samples.x), torch.as_tensor(samples.targets, dtype=self.dtype)
         weight = torch.as_tensor(samples.weight / samples.own, dtype=self.dtype)
         self.module.train(len(x) > 1)
@@ -73,7 +73,7 @@ class TorchLearner:
                         self.trained, gradients, self.squares, self.velocities
                     ):
                         if gradient is not None:
-                            rmsprop(parameter, gradient, square, velocity, effort)
+                            rmsprop_step(parameter, gradient, square, velocity, effort)
 
     def _parts(self) -> list[Tensor]:
         return [*self.module.state_dict().values(), *self.squares, *self.velocities]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.errors import FedkinError
-from fedkin.models.adapters import Augmented, Effort, check_outputs
+from fedkin.models.adapters import Augmented, FitEffort, check_outputs
 from fedkin.task import Task
 
 
@@ -40,7 +40,7 @@ class ScikitLearner:
     def model(self) -> Any:
         return self.fitted
 
-    def improve(self, samples: Augmented, effort: Effort) -> None:
+    def improve(self, samples: Augmented, effort: FitEffort) -> None:
         x, y, weight = samples.x.reshape(len(samples.x), -1), samples.targets, samples.weight
         if self.task.one_label:
             row, y = np.nonzero(y > 0)

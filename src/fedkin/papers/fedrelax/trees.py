@@ -18,7 +18,7 @@ from fedkin.papers.originals import as_published
 from fedkin.run import train
 
 DEPTH = 5
-ITERATIONS = 5
+TREE_ITERATIONS = 5
 
 
 def mixtures(runs: int, seed: int, **options: Any) -> list[Federation]:
@@ -74,7 +74,7 @@ def figure_2a(runs: int = 5, seed: int = 0, dimensions: Sequence[int] = (2, 10, 
     """Depth-5 trees on clustered data without noise: error over the Oracle's, over the dimension."""
     started = time.perf_counter()
     cells: Cells = [({"d": d}, clustered(runs, seed, dimension=d, clients=clients)) for d in dimensions]
-    rows = _relative(cells, f"tree:{DEPTH}", ITERATIONS, ALPHAS, oracle=True)
+    rows = _relative(cells, f"tree:{DEPTH}", TREE_ITERATIONS, ALPHAS, oracle=True)
     found = figure("2a", "Trees on clustered data, no noise", "MSE / MSE of the Oracle", "d", rows, started)
     checks = {f"d/m = {d / 10:g}: coupling lowers the error": _below(found, d=d) for d in dimensions if d >= 10}
     return claims(found, checks)
@@ -86,7 +86,7 @@ def figure_2b(runs: int = 5, seed: int = 0, clients: int = 150) -> Figure:
     cells: Cells = [
         ({"sigma": s}, clustered(runs, seed, dimension=10, noise=float(s), clients=clients)) for s in (0, 1, 5)
     ]
-    rows = _relative(cells, f"tree:{DEPTH}", ITERATIONS, ALPHAS, oracle=True)
+    rows = _relative(cells, f"tree:{DEPTH}", TREE_ITERATIONS, ALPHAS, oracle=True)
     found = figure("2b", "Trees on clustered data, d = m = 10", "MSE / MSE of the Oracle", "sigma", rows, started)
 
     def gain(sigma: int) -> float:
@@ -138,7 +138,7 @@ def figure_3b(runs: int = 5, seed: int = 0, rounds: int = 500, clients: int = 15
 def figure_4a(runs: int = 5, seed: int = 0, dimensions: Sequence[int] = (2, 10, 50), clients: int = 150) -> Figure:
     """Depth-5 trees on mixture data without noise: error over that of training alone, over the dimension."""
     title = "Trees on mixtures, no noise"
-    found = _mixture_over_d("4a", title, f"tree:{DEPTH}", ITERATIONS, runs, seed, dimensions, clients)
+    found = _mixture_over_d("4a", title, f"tree:{DEPTH}", TREE_ITERATIONS, runs, seed, dimensions, clients)
     low = min(dimensions)
     return claims(
         found,
@@ -154,5 +154,5 @@ def figure_4a(runs: int = 5, seed: int = 0, dimensions: Sequence[int] = (2, 10, 
 def figure_4b(runs: int = 5, seed: int = 0, clients: int = 150) -> Figure:
     """The same over the noise, d = m = 10, α = 0.01."""
     title = "Trees on mixtures, d = m = 10"
-    found = _mixture_over_noise("4b", title, f"tree:{DEPTH}", ITERATIONS, runs, seed, clients)
+    found = _mixture_over_noise("4b", title, f"tree:{DEPTH}", TREE_ITERATIONS, runs, seed, clients)
     return claims(found, _all_below(found))
