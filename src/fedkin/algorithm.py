@@ -163,6 +163,9 @@ class Algorithm(Sgd):
     couples: ClassVar[bool] = True
     """Whether rows of several clients are coupled on the server or along edges, where `robust` can guard them."""
 
+    augments: ClassVar[bool] = True
+    """Whether clients train by batches, which `augment` can change."""
+
     registry: ClassVar[dict[str, type[Algorithm]]] = {}
 
     robust: str | None = Field(

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from fedkin import Federation, FedkinError, train
+from fedkin import Federation, FedkinError, data, train
 from fedkin.algorithms import make
 from fedkin.federation import Rescaling
 from fedkin.federation.unread import Unread
@@ -153,6 +154,27 @@ def test_items_that_do_not_fit_are_named() -> None:
         Federation.from_arrays(images(), scaling="half")  # type: ignore[arg-type]
 
 
+def test_parquet_columns_stay_in_their_type(tmp_path: Path) -> None:
+    frame = pd.DataFrame({f"p{i}": np.random.default_rng(i).integers(0, 200, 90, dtype=np.uint8) for i in range(5)})
+    frame["site"], frame["ill"] = ["a", "b", "c"] * 30, ["yes", "no"] * 45
+    frame.to_parquet(tmp_path / "x.parquet", row_group_size=20)
+    federation = data.from_parquet(tmp_path / "x.parquet", "site", "ill")
+    assert federation.train.stored.dtype == np.uint8
+    wanted = Federation.from_frame(frame, "site", "ill")
+    np.testing.assert_array_equal(federation.train.offsets, wanted.train.offsets)
+    np.testing.assert_allclose(federation.train.x, wanted.train.x, atol=1e-5)
+    np.testing.assert_allclose(federation.test.x, wanted.test.x, atol=1e-5)
+    rows = [train(each, "mlr", rounds=2).server_rows for each in (federation, wanted)]
+    torch.testing.assert_close(rows[0], rows[1], atol=1e-4, rtol=1e-4)
+    mapped = data.from_parquet(tmp_path / "x.parquet", "site", "ill", lazy=True, folder=tmp_path)
+    assert isinstance(mapped.train.stored, Unread)
+    assert mapped.fingerprint() == federation.fingerprint()
+    assert torch.equal(train(mapped, "mlr", rounds=2).server_rows, rows[0])
+    for columns, why in ((["p0", "site", "ill"], "site"), (["p9"], "unknown column 'p9'")):
+        with pytest.raises(FedkinError, match=why):
+            data.from_parquet(tmp_path / "x.parquet", "p1", "p2", columns)
+
+
 LIMITED = """
 import resource
 import numpy as np
@@ -193,7 +215,17 @@ def limited(**numbers: Any) -> None:
 
 def test_a_data_set_five_times_the_memory_that_is_left() -> None:
     """1.3 GiB of samples in a process that may use 256 MiB more than it does."""
-    limited(pixels=2**16, items=5120, clients=4, left=2**28, limit=0, test=0.02, times=4.9, steps=5, readers=1)
+    limited(
+        pixels=2**16,
+        items=5120,
+        clients=4,
+        left=2**28,
+        limit=0,
+        test=0.02,
+        times=4.9,
+        steps=5,
+        readers=1,
+    )
 
 
 @pytest.mark.slow

@@ -39,6 +39,7 @@ class FedRelax(Algorithm):
     name: ClassVar[str] = "fedrelax"
     title: ClassVar[str] = "FedRelax"
     couples: ClassVar[bool] = False
+    augments: ClassVar[bool] = False
     keeps: ClassVar[tuple[str, ...]] = ("edge_traffic",)
     deploys: ClassVar[Deploys] = "trained"
     graph_spec: ClassVar[str | None] = "statistics"

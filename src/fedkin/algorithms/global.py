@@ -89,4 +89,5 @@ def pooled_plan(shard: Shard, ids: np.ndarray, settings: Sgd, round: int, dtype:
     word = np.array([shard.streams.integer("pool", round)], dtype=np.uint64)
     how = settings.batch_size, settings.epochs, settings.steps, dtype
     plan = plan_batches(word, np.array([len(samples)]), np.zeros(1, dtype=np.int64), *how)
-    return Plan(torch.from_numpy(samples)[plan.index], plan.weight, plan.steps)
+    changes = shard.changes("pool", round, word)
+    return Plan(torch.from_numpy(samples)[plan.index], plan.weight, plan.steps, changes)

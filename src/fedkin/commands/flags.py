@@ -86,6 +86,9 @@ ClassWeight = Annotated[
 LabelSmoothing = Annotated[
     float | None, option("--label-smoothing", help="share of a label spread over all classes", panel=LEARNING)
 ]
+AugmentFlag = Annotated[
+    str | None, option("--augment", help="random changes of training images: crop:4+flip, mixup:0.2", panel=LEARNING)
+]
 MetricFlag = Annotated[
     list[str] | None,
     option("--metric", help="auroc, f1, brier, mae, … (repeatable, or separated by commas)", panel=LEARNING),
@@ -141,6 +144,7 @@ SETTINGS: dict[str, Any] = {
     "loss": LossFlag,
     "class_weight": ClassWeight,
     "label_smoothing": LabelSmoothing,
+    "augment": AugmentFlag,
     "metric": MetricFlag,
     "headline": HeadlineFlag,
     "rounds": Rounds,
@@ -200,7 +204,7 @@ def layer(**given: Any) -> dict[str, dict[str, Any]]:
             raise typer.BadParameter("use --data or --csv, not both")
         data |= {"name": "csv", "path": str(given["csv"].expanduser().absolute())}
     run = {key: given.get(key) for key in ("rounds", "fraction", "seed", "seeds", "eval_every", "dtype", "engine")}
-    run |= {key: given.get(key) for key in ("loss", "label_smoothing", "headline")}
+    run |= {key: given.get(key) for key in ("loss", "label_smoothing", "headline", "augment")}
     if given.get("class_weight") is not None:
         run["class_weight"] = class_weight(given["class_weight"])
     if given.get("metric"):

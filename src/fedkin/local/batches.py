@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.local.changes import Changes
 from fedkin.streams import permutations, uniform_words
 
 
@@ -36,6 +37,8 @@ class Plan:
     index: Tensor
     weight: Tensor
     steps: np.ndarray
+    changes: Changes | None = None
+    """How the batches are augmented."""
 
     def each(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Step after step: how many clients make it, their samples (active, b) and weights (active, b).
@@ -63,6 +66,7 @@ def plan_batches(
     epochs: int,
     steps: int | None,
     dtype: torch.dtype,
+    changes: Changes | None = None,
 ) -> Plan:
     """Plan all steps of k clients. `words` (k,) seed the shuffles, `offsets` (k,) are the clients' first sample rows.
 
@@ -83,4 +87,4 @@ def plan_batches(
     sample = shuffles[np.arange(k)[:, None, None], epoch[:, :, None], np.minimum(place, shuffles.shape[2] - 1)]
     index = offsets[:, None, None] + np.where(real, sample, 0)
     weight = real / np.maximum(real.sum(axis=2, keepdims=True), 1)
-    return Plan(torch.from_numpy(index), torch.from_numpy(weight).to(dtype), total)
+    return Plan(torch.from_numpy(index), torch.from_numpy(weight).to(dtype), total, changes)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.errors import FedkinError
 from fedkin.federation import Rescaling, Split
 from fedkin.federation.unread import Unread
 from fedkin.local.batches import Batch, Plan
@@ -106,10 +107,19 @@ class Samples:
         most = plan.index.shape[0] * plan.index.shape[2]
         buffer = torch.empty((most, *self.shape), dtype=self.dtype, device=self.device)
         read = None if self.stored is None else self.stored.ahead([i.cpu().numpy().ravel() for _, i, _ in plan.each()])
+        change = None if plan.changes is None else plan.changes.begin(labels=y is self.y)
         for active, index, weight in plan.each():
             found = None if read is None else next(read)
-            x = self._into(index.reshape(-1), buffer[: index.numel()], found)
-            yield Batch(active, x.view(*index.shape, *self.shape), y[index], weight)
+            x, own = (
+                self._into(index.reshape(-1), buffer[: index.numel()], found).view(*index.shape, *self.shape),
+                y[index],
+            )
+            if change is not None:
+                x, told = change(x, own, weight)
+                if y is not self.y and (told.dtype != own.dtype or not torch.equal(told, own)):
+                    raise FedkinError("augment changes targets, but this method looks at each sample's own; leave them")
+                own = told
+            yield Batch(active, x, own, weight)
 
     def pieces(self, plan: Plan) -> Iterator[Piece]:
         """All steps at once, or one after the other where each has to be read."""

@@ -97,7 +97,7 @@ def descend(
     """
     weights = rows[:, : kernel.layout.n_parameters]
     steps = torch.from_numpy(plan.steps).clamp(min=1).to(rows.dtype)
-    if isinstance(kernel, LinearKernel) and kernel.fuses and rule.plain:
+    if isinstance(kernel, LinearKernel) and kernel.fuses and rule.plain and plan.changes is None:
         together = affine(terms, rate)
         if together is not None:  # all terms in one pass over the weights
             return kernel.descend(rows, samples.pieces(plan), rate, *together) / steps

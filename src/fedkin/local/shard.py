@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from fedkin.federation import Federation
+from fedkin.local.changes import Changes
 from fedkin.local.kernels import Kernel, choose_kernel
 from fedkin.local.samples import Samples
 from fedkin.models import ModelSpec
 from fedkin.streams import Streams, client_keys
+from fedkin.task.choice import augmentation_of
 from fedkin.threads import one_thread
 
 T = TypeVar("T")
@@ -66,6 +68,13 @@ class Shard:
             twin._kernels.put(twin.choice.make())
         twin._pool = self._threads()
         return twin
+
+    def changes(self, purpose: str, round: int, keys: np.ndarray) -> Changes | None:
+        """The augmentation of batches drawn for a purpose, from the streams of the clients with these keys."""
+        if self.task.augment is None:
+            return None
+        words = self.streams.words(f"{purpose} augment", round, keys)
+        return Changes(augmentation_of(self.task), words, self.task.outputs if self.task.one_label else 0)
 
     def private(self, name: str, default: Callable[[], Tensor]) -> Tensor:
         """The private state `name` of all clients; made from one client's `default` at first use."""

@@ -128,9 +128,10 @@ def train_chunks(
     def do(place: np.ndarray) -> None:
         @cache
         def plan(why: str) -> Plan:
-            drawn = words if why == "batches" else shard.streams.words(f"{purpose} {why}", round, keys)
+            named = purpose if why == "batches" else f"{purpose} {why}"
             how = settings.batch_size, settings.epochs, settings.steps, rows.dtype
-            return plan_batches(drawn[place], sizes[place], offsets[place], *how)
+            drawn = shard.streams.words(named, round, keys)[place]
+            return plan_batches(drawn, sizes[place], offsets[place], *how, shard.changes(named, round, keys[place]))
 
         pick = torch.from_numpy(place)
         own_counters = None if counters is None else counters[pick]

@@ -66,6 +66,8 @@ class Run:
         streams = Streams(options.seed)
         if options.global_test and not spec.layout.width:
             raise FedkinError("global_test moves models between clients, but these clients bring models of their own")
+        if roster.task.augment is not None and not algorithm.augments:
+            raise FedkinError(f"{algorithm.name} fits models of the clients' own, not by batches; leave out augment")
         used = wanted(graph, algorithm, roster)
         if isinstance(used, str):
             used = build_from(used, roster, clients, options.seed)

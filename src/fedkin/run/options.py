@@ -51,6 +51,9 @@ class Options(BaseModel):
     )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of a label that is spread over all classes")
     metrics: tuple[str, ...] = Field((), description="how predictions are judged, for example auroc, f1, brier")
+    augment: Any = Field(
+        None, description="random changes of training batches: crop:4+flip, mixup:0.2, or a function (fedkin.augment)"
+    )
     headline: str | None = Field(None, description="the metric that tables speak of (default: the first)")
 
     @field_validator("metrics", mode="before")
@@ -72,7 +75,7 @@ class Options(BaseModel):
         return max(1, round(self.fraction * clients))
 
 
-LEARNING = ("loss", "class_weight", "label_smoothing", "metrics", "headline")
+LEARNING = ("loss", "class_weight", "label_smoothing", "metrics", "headline", "augment")
 
 
 def make_options(**values: Any) -> Options:

@@ -112,13 +112,14 @@ def resume(
     callbacks: Sequence[Callback] = (),
     rounds: int | None = None,
     loss: Any = None,
+    augment: Any = None,
     rows_file: str | Path | None = None,
     engine_options: Mapping[str, Any] | None = None,
     accept_changes: bool = False,
 ) -> Result:
     """Go on with an interrupted run from its last good checkpoint; the numbers are those of an uninterrupted run.
 
-    A federation, model, algorithm or loss of the user's own must be given again; named ones are built from config.toml.
+    A federation, model, algorithm, loss or augmentation of the user's own must be given again; named ones are built from config.toml.
     `rounds` extends the run. What leads out of the directory must be given again, too: a `rows_file` elsewhere, the
     address of a cluster. Files that were changed since fedkin wrote them are refused unless you accept the changes.
     """
@@ -149,9 +150,10 @@ def resume(
         algorithm = algorithms.make(parameters.pop("name"), parameters)
     graph = ClientGraph.load(out / "graph.npz") if "file" in config["graph"] else None
     settings = {**options, **({} if rounds is None else {"rounds": rounds})}
-    settings |= {} if loss is None else {"loss": loss}
-    if str(settings.get("loss")).startswith(OWN_FUNCTION):
-        raise FedkinError(f"{out} was trained with a loss of your own; pass it: resume(dir, loss=…)")
+    for what, given in (("loss", loss), ("augment", augment)):
+        settings |= {} if given is None else {what: given}
+        if str(settings.get(what)).startswith(OWN_FUNCTION):
+            raise FedkinError(f"{out} was trained with a {what} of your own; pass it: resume(dir, {what}=…)")
     run = make_run(federation, model, algorithm, make_options(**settings), graph, out, callbacks)
     run.take_up(accept_changes)
     return run.run()

@@ -130,7 +130,9 @@ class LinearKernel:
 
     def _output_gradient(self, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The losses (k,) and ∂/∂outputs (k, C, b): written out, or by autograd for the outputs alone."""
-        if self.form:
+        if self.form and not (
+            self.form == "cross-entropy" and y.is_floating_point()
+        ):  # else distributions over classes
             like = self.class_weight.to(outputs.dtype)
             return chain.output_gradient(outputs, y, weight, self.form, self.bend, like)
         with torch.enable_grad():
