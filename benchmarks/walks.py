@@ -83,7 +83,7 @@ def ours(code: CodeType) -> bool:
 
 def is_step(code: CodeType) -> bool:
     """Whether this is a kernel's own function that computes the steps or their gradients."""
-    return "kernels" in Path(code.co_filename).parts and code.co_name in ("descend", "gradient")
+    return "kernels" in Path(code.co_filename).parts and code.co_name in ("descend", "descend_chain", "gradient")
 
 
 def frames_to_loop(frame: FrameType | None) -> int:

@@ -86,5 +86,5 @@ def test_the_lead_is_told_as_tested_and_with_both_tested_alike(plan: reproduce.R
 
 def test_a_table_without_the_question_is_left_out(plan: reproduce.Reproduction) -> None:
     other = tables.parse_table("t", TABLE.replace("ours > fedavgft", "ours > local"))
-    assert moment.asked(other) is None
-    assert moment.asked(plan.table) == "ours"
+    assert moment.own_row(other) is None
+    assert moment.own_row(plan.table) == "ours"

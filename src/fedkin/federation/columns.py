@@ -105,12 +105,9 @@ def cleaned(values: pd.Series, sentinels: tuple[str, ...] = ()) -> pd.Series:
         return values.mask(values.isin(found)) if found and values.isin(found).any() else values
     if values.dtype.kind in "mM":
         return values
-    if (
-        not values.map(lambda cell: isinstance(cell, str) and (cell != cell.strip() or not cell)).any()
-        and not sentinels
-    ):
+    text = values.where(~values.map(type).eq(str), values.str.strip())
+    if text.equals(values) and not sentinels and not text.eq("").any():
         return values
-    text = values.map(lambda cell: cell.strip() if isinstance(cell, str) else cell)
     known = text.mask(text.isin([*sentinels, ""]))
     if sentinels and not known.equals(text) and not has_leading_zeros(known):
         try:

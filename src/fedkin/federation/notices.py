@@ -11,7 +11,7 @@ from fedkin.errors import FedkinError
 from fedkin.federation.columns import is_number
 from fedkin.federation.faults import quoted
 from fedkin.federation.federation import Federation
-from fedkin.task.choice import RARE
+from fedkin.task.task import RARE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ def target_kind(values: pd.Series, target: str, asked: Any) -> tuple[Any, np.nda
     """What kind of task a target column defines, its values, and what was guessed in doing so."""
     targets, notes = values.to_numpy(), []
     if targets.dtype.kind == "O" and not is_number(values):
-        targets = np.array([str(v) for v in targets]) if all(isinstance(v, str) for v in targets) else targets
+        targets = np.array([str(v) for v in targets]) if set(map(type, targets)) == {str} else targets
     if values.dtype.kind == "M":
         raise FedkinError(f"target column {target!r} holds dates; make them numbers (days until …) or classes first")
     numbers = is_number(values) and values.dtype.kind != "b"

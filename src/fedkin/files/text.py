@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedkin.errors import FedkinError
 from fedkin.files.atomic import write_atomic
 
 OWN_FUNCTION = "own function "
+PLAIN = {str, int, bool, type(None)}
+"""What JSON holds as it is."""
 TEXT_LIMIT = 2**31
 """Bytes above which a text or JSON file is refused."""
 
@@ -55,17 +55,17 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """A value as JSON can hold it: arrays as lists, NaN and infinity as null, a function by its name."""
-    if isinstance(value, Tensor):
+    if hasattr(value, "detach"):  # a tensor, told without torch, which takes seconds to import
         value = value.detach().numpy()
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
+        return {str(key): entry if type(entry) in PLAIN else plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple | set):
         kinds = set(map(type, value))  # one value per client is the common case, and there may be a million
         if kinds == {float}:
             return [entry if math.isfinite(entry) else None for entry in value]
-        return list(value) if kinds <= {str, int, bool} else [plain(entry) for entry in value]
+        return list(value) if kinds <= PLAIN else [plain(entry) for entry in value]
     if isinstance(value, float) and not np.isfinite(value):
         return None
     if callable(value):
@@ -79,6 +79,7 @@ def versions() -> dict[str, str]:
 
     import scipy
     import sklearn
+    import torch
 
     import fedkin
 

@@ -50,7 +50,8 @@ def defaults_of(section: str, config: Mapping[str, Any]) -> dict[str, Any]:
 def without_none(value: Any) -> Any:
     """TOML has no null: leave such entries out."""
     if isinstance(value, dict):
-        return {key: without_none(entry) for key, entry in value.items() if entry is not None}
+        kept = {key: entry for key, entry in value.items() if entry is not None}
+        return {key: without_none(entry) if isinstance(entry, dict) else entry for key, entry in kept.items()}
     return value
 
 

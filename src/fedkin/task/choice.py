@@ -13,7 +13,7 @@ from fedkin.errors import FedkinError, unknown
 from fedkin.files import OWN_FUNCTION
 from fedkin.task.losses import balanced, check_loss, imported
 from fedkin.task.metrics import METRICS, find_metric
-from fedkin.task.task import Task
+from fedkin.task.task import RARE, Task
 
 
 def chosen(
@@ -80,10 +80,6 @@ def check_augment(task: Task) -> None:
         raise FedkinError(
             f"augment makes inputs of shape {tuple(own.shape)} of {tuple(x.shape)}; it must keep the shape"
         )
-
-
-RARE = 0.1
-"""A class with a smaller share of the training samples is rare: who always says the other is right nine times in ten."""
 
 
 def for_rare_class(task: Task, counts: np.ndarray | None) -> tuple[Task, str] | None:

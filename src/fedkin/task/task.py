@@ -23,6 +23,8 @@ KINDS: tuple[Kind, ...] = ("classification", "regression", "multilabel")
 LOSS: dict[Kind, str] = {"classification": "cross-entropy", "regression": "mse", "multilabel": "bce"}
 """What a kind of task minimises when nothing else is asked."""
 METRIC: dict[Kind, str] = {"classification": "accuracy", "regression": "mse", "multilabel": "accuracy"}
+RARE = 0.1
+"""A class with a smaller share of the training samples is rare: who always says the other is right nine times in ten."""
 INSTEAD = {
     "ordinal": "take task='regression' on the ranks (loss='mae' predicts the median rank), or task='classification'",
     "survival": "take task='classification' of “event before t” with censored rows dropped, or task='regression' of the "
