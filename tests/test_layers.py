@@ -18,7 +18,7 @@ MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("
 
 LAYERS = [
     {"errors"},
-    {"augment", "files", "notebook", "plugins", "steps", "streams", "threads", "privacy"},
+    {"augment", "files", "notebook", "placement", "plugins", "steps", "streams", "threads", "privacy"},
     {"task"},
     {"graphs", "models"},
     {"federation", "roster", "couplings", "clients"},

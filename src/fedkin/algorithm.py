@@ -114,7 +114,7 @@ class State:
         if len(ids) == len(self.rows):
             return self.with_arrays(rows=values)
         rows = self.rows if self.in_place else self.rows.clone(memory_format=torch.contiguous_format)
-        rows[torch.from_numpy(ids)] = values
+        rows[torch.as_tensor(ids)] = values
         return replace(self.with_arrays(rows=rows), changed=ids)
 
     def with_values(self, **values: Any) -> State:
@@ -288,7 +288,7 @@ class Algorithm(Sgd):
         """Have clients train from the rows they receive. `options`: commit, evaluate, disclose (see local/tasks.py)."""
         work = self.local(state, ids, setting)
         private = self.private(setting)
-        rows = self.received(state, setting)[torch.from_numpy(ids)]
+        rows = self.received(state, setting)[torch.as_tensor(ids)]
         per_client = {"rows": rows[:, setting.shared_columns(private)] if private else rows, **work.per_client}
         shared = {
             "sgd": self.told(state.round + 1),
@@ -321,7 +321,7 @@ class Algorithm(Sgd):
             return self.train(state, clients, ids, setting, bill=False, **options)
         private = self.private(setting)
         rows = self.received(state, setting)
-        rows = rows if len(ids) == len(rows) else rows[torch.from_numpy(ids)]
+        rows = rows if len(ids) == len(rows) else rows[torch.as_tensor(ids)]
         per_client = {"rows": rows[:, setting.shared_columns(private)] if private else rows}
         shared = {"parts": parts, "private": private, "disclose": disclose}
         return clients.ask("evaluate", ids, per_client, shared, bill=False)
@@ -367,7 +367,9 @@ def follow_influence(state: State, replies: Replies, coupling: Coupling) -> Stat
     influence = state.arrays["influence"].clone()
     influence[replies.ids, replies.ids] += replies["moved"].to(influence.dtype)
     mixed = (
-        coupling.apply(influence) if coupling.shares is None else torch.from_numpy(coupling.shares @ influence.numpy())
+        coupling.apply(influence)
+        if coupling.shares is None
+        else torch.as_tensor(coupling.shares @ influence.cpu().numpy())
     )
     return state.with_arrays(influence=mixed)
 
@@ -381,7 +383,7 @@ def place(rows: Tensor, replies: Replies, columns: Tensor | None = None) -> Tens
     if answer.shape == rows.shape:
         return answer
     placed = rows.clone()
-    ids = torch.from_numpy(replies.ids)
+    ids = torch.as_tensor(replies.ids)
     if answer.shape[1] == rows.shape[1]:
         placed[ids] = answer
     elif columns is not None and answer.shape[1]:

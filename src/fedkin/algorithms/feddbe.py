@@ -60,7 +60,7 @@ class FedDBE(FedAvg):
         coupled = super().couple(state, replies, setting)
         if "common_mean" in state.arrays:
             return coupled
-        share = torch.from_numpy(setting.sizes[replies.ids] / setting.sizes[replies.ids].sum())
+        share = torch.as_tensor(setting.sizes[replies.ids] / setting.sizes[replies.ids].sum())
         return coupled.with_arrays(common_mean=share.to(setting.spec.dtype) @ replies["mean_feature"])
 
 

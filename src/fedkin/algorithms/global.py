@@ -45,7 +45,7 @@ class Global(Algorithm):
         if "influence" in state.arrays:
             shares = setting.sizes[replies.ids] / setting.sizes[replies.ids].sum()
             influence = state.arrays["influence"].clone()
-            influence[:, replies.ids] += torch.from_numpy(shares) * replies["moved"][0]
+            influence[:, replies.ids] += torch.as_tensor(shares) * replies["moved"][0]
             state = state.with_arrays(influence=influence)
         return state.with_arrays(rows=replies["rows"][:1].expand(len(setting), -1))
 
@@ -90,4 +90,4 @@ def pooled_plan(shard: Shard, ids: np.ndarray, settings: Sgd, round: int, dtype:
     how = settings.batch_size, settings.epochs, settings.steps, dtype
     plan = plan_batches(word, np.array([len(samples)]), np.zeros(1, dtype=np.int64), *how)
     changes = shard.changes("pool", round, word)
-    return Plan(torch.from_numpy(samples)[plan.index], plan.weight, plan.steps, changes)
+    return Plan(torch.as_tensor(samples)[plan.index], plan.weight, plan.steps, changes)

@@ -89,21 +89,21 @@ def variational_training(shard: Shard, request: Request, rows: Tensor, counters:
 
     posterior = shard.private("posterior", initial)[ids]
     prior = torch.cat([rows[:, :n], shared["rho"].to(rows.dtype).expand(len(ids), -1)], dim=1)
-    pull = shared["zeta"] / torch.from_numpy(shard.train.sizes[ids]).to(rows.dtype)[:, None]
+    pull = shared["zeta"] / torch.as_tensor(shard.train.sizes[ids]).to(rows.dtype)[:, None]
 
     def work(chunk: Chunk) -> Tensor:
         q, p, zeta = posterior[chunk.place], prior[chunk.place], pull[chunk.place]
         step_q, step_p = chunk.rule("posterior", q), chunk.rule("prior", p)
         draws = [np.random.default_rng(int(word)) for word in chunk.words]
         sample, slopes = chunk.rows.clone(), torch.empty_like(q[:, :n])
-        noise = np.empty((len(q), n), dtype=slopes.numpy().dtype)
+        noise = np.empty((len(q), n), dtype=slopes.cpu().numpy().dtype)
         total = chunk.rows.new_zeros(len(q))
         for batch in chunk.batches():
             a = batch.active
             for step in range(shared["inner_steps"]):
                 for generator, line in zip(draws[:a], noise):
                     generator.standard_normal(out=line, dtype=noise.dtype)
-                epsilon, rho = torch.from_numpy(noise[:a]), q[:a, n:]
+                epsilon, rho = torch.as_tensor(noise[:a]), q[:a, n:]
                 sample[:a, :n] = q[:a, :n] + softplus(rho) * epsilon
                 loss = chunk.gradient(sample[:a], batch, slopes[:a])
                 total[:a] += loss if step == 0 else 0

@@ -64,6 +64,6 @@ def controlled_training(shard: Shard, request: Request, rows: Tensor, counters: 
     own = shard.private("control", lambda: torch.zeros(n, dtype=rows.dtype))[request.ids]
     trained, loss = train_rows(shard, request.ids, rows, settings, t, [Shift(common - own)], counters)
     steps = count_steps(shard.train.sizes[request.ids], settings.batch_size, settings.epochs, settings.steps)
-    way = torch.from_numpy(steps).to(rows.dtype)[:, None] * settings.rate(t)
+    way = torch.as_tensor(steps).to(rows.dtype)[:, None] * settings.rate(t)
     change = (rows - trained)[:, :n] / way - common
     return Trained(trained, loss, keep={"control": own + change}, extra={"control_change": change})

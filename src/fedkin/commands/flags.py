@@ -101,6 +101,12 @@ Fraction = Annotated[float | None, option("--fraction", help="share of clients p
 Seed = Annotated[int | None, option("--seed", help="seed of all random numbers (default: 0)", panel=RUN)]
 EvalEvery = Annotated[int | None, option("--eval-every", help="evaluate every so many rounds", panel=RUN)]
 Dtype = Annotated[str | None, option("--dtype", help="float32 or float64 (default: float32)", panel=RUN)]
+DeviceFlag = Annotated[
+    str | None, option("--device", help="where clients compute: cpu, cuda, cuda:1, mps, auto (default: cpu)", panel=RUN)
+]
+PrecisionFlag = Annotated[
+    str | None, option("--precision", help="float32 or bfloat16-mixed (default: float32)", panel=RUN)
+]
 RowsPath = Annotated[
     Path | None,
     option("--rows-file", help="keep the server's rows in this file, not in memory (fedu)", panel=RUN, metavar="FILE"),
@@ -152,6 +158,8 @@ SETTINGS: dict[str, Any] = {
     "seed": Seed,
     "eval_every": EvalEvery,
     "dtype": Dtype,
+    "device": DeviceFlag,
+    "precision": PrecisionFlag,
     "engine": Engine,
     "ray_address": RayAddress,
 }
@@ -203,7 +211,11 @@ def layer(**given: Any) -> dict[str, dict[str, Any]]:
         if given.get("data") is not None:
             raise typer.BadParameter("use --data or --csv, not both")
         data |= {"name": "csv", "path": str(given["csv"].expanduser().absolute())}
-    run = {key: given.get(key) for key in ("rounds", "fraction", "seed", "seeds", "eval_every", "dtype", "engine")}
+    run = {
+        key: given.get(key)
+        for key in ("rounds", "fraction", "seed", "seeds", "eval_every", "dtype", "device", "engine")
+    }
+    run |= {"precision": given.get("precision")}
     run |= {key: given.get(key) for key in ("loss", "label_smoothing", "headline", "augment")}
     if given.get("class_weight") is not None:
         run["class_weight"] = class_weight(given["class_weight"])

@@ -12,6 +12,7 @@ from fedkin.data import partition as partitions
 from fedkin.data.topology import true_groups
 from fedkin.errors import FedkinError
 from fedkin.federation import PARTS, Federation, Holdout, Rescaling, Split
+from fedkin.federation.unread import Unread
 from fedkin.streams import Streams
 from fedkin.task import Task
 
@@ -115,7 +116,7 @@ class Recipe:
 
 def pooled(
     recipe: Recipe,
-    x: np.ndarray,
+    x: np.ndarray | Unread,
     y: np.ndarray,
     classes: Sequence[Any],
     owner: np.ndarray | None = None,

@@ -12,6 +12,7 @@ from fedkin.data.federate import Recipe, pooled
 from fedkin.data.source import Arrays
 from fedkin.errors import unknown
 from fedkin.federation import Federation, Rescaling
+from fedkin.federation.unread import Unread
 
 
 def unit(train: np.ndarray) -> Rescaling:
@@ -75,14 +76,14 @@ def images(
         raise unknown("files", files, ["all", "train"])
     if shape not in ("image", "flat"):
         raise unknown("shape", shape, ["image", "flat"])
-    x, y = arrays["train_x"], arrays["train_y"]
-    if files == "all":
-        x, y = np.concatenate([x, arrays["test_x"]]), np.concatenate([y, arrays["test_y"]])
-    size, scaling = x.shape[1:], SCALINGS[standardise]
-    if shape == "image":
-        return pooled(recipe, x, np.asarray(y), classes, fit=scaling, samples=samples)
+    parts = ("train",) if files == "train" else ("train", "test")
+    size, scaling = arrays["train_x"].shape[1:], SCALINGS[standardise]
+    y = np.concatenate([arrays[f"{part}_y"] for part in parts])
+    kept = (-1, *size) if shape == "image" else (-1, math.prod(size))
+    x = Unread.join([arrays[f"{part}_x"].reshape(kept) for part in parts])  # gathered once, straight from their files
 
     def fit(train: np.ndarray) -> Rescaling:
-        return scaling(train.reshape(-1, *size)).flat(size)
+        found = scaling(train.reshape(-1, *size))
+        return found if shape == "image" else found.flat(size)
 
-    return pooled(recipe, x.reshape(len(x), math.prod(size)), np.asarray(y), classes, fit=fit, samples=samples)
+    return pooled(recipe, x, y, classes, fit=fit, samples=samples)

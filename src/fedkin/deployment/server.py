@@ -76,6 +76,8 @@ class FederationFile:
         given = graph.get("name") or (str(path.parent / graph["file"]) if "file" in graph else None)
         algorithm = algorithms.make(str(method.pop("name", "fedavg")), method)
         options = make_options(**{**run, "engine": "flower"})
+        if (options.device, options.precision) != ("cpu", "float32"):
+            raise FedkinError("Flower sites compute on the CPU in float32; leave device and precision out of [run]")
         model = _model(sections.get("model", {}))
         return cls(federation, model.name, model.allowed, algorithm, given, options)
 

@@ -30,14 +30,19 @@ class Readers:
         """Where these sources are among those that the processes hold, (sources,)."""
         return np.array([self._place[id(source)] for source in sources], dtype=np.int32)
 
-    def submit(self, *what: Any) -> Future[np.ndarray]:
-        """Ask for `rows_from(sources, *what)`."""
+    def start(self) -> ProcessPoolExecutor:
+        """The processes; best started before the threads of training are, of which a fork takes no copy."""
         with self._lock:
             if self._pool is None:
                 able = multiprocessing.get_all_start_methods()
                 context: Any = multiprocessing.get_context("fork" if "fork" in able else "spawn")
                 self._pool = ProcessPoolExecutor(self.count, context, _hold, (self.sources,))
-            return self._pool.submit(_read, *what)
+                self._pool.submit(int).result()
+            return self._pool
+
+    def submit(self, *what: Any) -> Future[np.ndarray]:
+        """Ask for `rows_from(sources, *what)`."""
+        return self.start().submit(_read, *what)
 
     def close(self) -> None:
         """End the processes; a further question starts new ones."""

@@ -87,4 +87,4 @@ def plan_batches(
     sample = shuffles[np.arange(k)[:, None, None], epoch[:, :, None], np.minimum(place, shuffles.shape[2] - 1)]
     index = offsets[:, None, None] + np.where(real, sample, 0)
     weight = real / np.maximum(real.sum(axis=2, keepdims=True), 1)
-    return Plan(torch.from_numpy(index), torch.from_numpy(weight).to(dtype), total, changes)
+    return Plan(torch.as_tensor(index), torch.as_tensor(weight).to(dtype), total, changes)

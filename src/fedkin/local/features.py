@@ -129,10 +129,10 @@ def part_features(
         answer["held"] = torch.zeros((len(ids), m), dtype=torch.bool)
 
     def work(chosen: np.ndarray) -> None:
-        pick = torch.from_numpy(chosen)
+        pick = torch.as_tensor(chosen)
         place = np.arange(int(sizes[chosen].max()))[None, :]
-        real = torch.from_numpy(place < sizes[chosen][:, None])
-        index = torch.from_numpy(samples.offsets[ids[chosen]][:, None] + np.minimum(place, sizes[chosen][:, None] - 1))
+        real = torch.as_tensor(place < sizes[chosen][:, None])
+        index = torch.as_tensor(samples.offsets[ids[chosen]][:, None] + np.minimum(place, sizes[chosen][:, None] - 1))
         kernel = tap.kernels.get()
         try:
             seen = [kernel.outputs(rows[pick], samples.inputs(some)) for some in slabs(index, samples)]
@@ -176,7 +176,7 @@ def train_guided(
     positions = torch.arange(samples.count)
 
     def work(chunk: Chunk) -> Tensor:
-        mine, first = guides[chunk.place].to(rows.dtype), torch.from_numpy(samples.offsets[ids[chunk.place]])[:, None]
+        mine, first = guides[chunk.place].to(rows.dtype), torch.as_tensor(samples.offsets[ids[chunk.place]])[:, None]
         client = torch.arange(len(mine))[:, None]
         weights, rule, terms = chunk.weights, chunk.rule(), settings.terms()
         slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)

@@ -67,6 +67,8 @@ class Samples:
         self.stored = split.stored if isinstance(split.stored, Unread) else None
         self.affine = Affine.of(split.scaling, self.shape, self.device)
         if isinstance(split.stored, Unread):
+            if split.stored.readers is not None:
+                split.stored.readers.start()
             self.x = torch.empty((0, *self.shape), dtype=self.dtype, device=self.device)
         elif split.stored.dtype in NARROW:
             self.x = torch.as_tensor(np.require(split.stored, requirements=["W"]), device=self.device)

@@ -96,7 +96,7 @@ def descend(
     rows (k, B), sorted so that clients with more steps come first.
     """
     weights = rows[:, : kernel.layout.n_parameters]
-    steps = torch.from_numpy(plan.steps).clamp(min=1).to(rows.dtype)
+    steps = torch.as_tensor(plan.steps).clamp(min=1).to(rows.dtype)
     if isinstance(kernel, LinearKernel) and kernel.fuses and rule.plain and plan.changes is None:
         together = affine(terms, rate)
         if together is not None:  # all terms in one pass over the weights

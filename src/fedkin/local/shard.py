@@ -34,10 +34,11 @@ class Shard:
         self.names = federation.names
         self.task = federation.task
         self.keys = client_keys(federation.names)
-        tokens = federation.task.tokens
-        self.train = Samples(federation.train, spec.dtype, tokens)
-        self.validation = Samples(federation.validation, spec.dtype, tokens)
-        self.test = Samples(federation.test, spec.dtype, tokens)
+        self.placement = spec.placement
+        device, tokens = torch.device(self.placement.device), federation.task.tokens
+        self.train = Samples(federation.train, spec.dtype, tokens, device)
+        self.validation = Samples(federation.validation, spec.dtype, tokens, device)
+        self.test = Samples(federation.test, spec.dtype, tokens, device)
         self.choice = choose_kernel(spec, federation.task)
         self.store: dict[str, Tensor] = {}
         """Private state by name: a tensor whose first axis is the shard's clients."""
@@ -51,7 +52,7 @@ class Shard:
         """What the step rules of the training under way remember, one row per asked client (`moments="keep"`)."""
         self.privacy_limit: tuple[float, float] | None = None
         """(ε, δ) that each client may spend on noisy answers in all; None: they are only added up (`privacy_spent`)."""
-        self.workers = workers or len(os.sched_getaffinity(0))
+        self.workers = (workers or len(os.sched_getaffinity(0))) if self.placement.on_host else 1
         self._kernels: SimpleQueue[Kernel] = SimpleQueue()
         for _ in range(self.workers):
             self._kernels.put(self.choice.make())

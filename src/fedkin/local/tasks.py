@@ -178,7 +178,7 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
 def _finite(*values: Tensor) -> np.ndarray:
     """Which clients have no NaN and no infinity in any of the (k, …) arrays, (k,) bool."""
     sums = torch.stack([value.reshape(len(value), -1).sum(dim=1).double() for value in values])
-    return torch.isfinite(sums).all(dim=0).numpy()
+    return torch.isfinite(sums).all(dim=0).cpu().numpy()
 
 
 def _commit(shard: Shard, ids: np.ndarray, own: dict[str, Tensor], sound: np.ndarray) -> None:
@@ -219,7 +219,7 @@ def cross_evaluate_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Every model on this client's test samples: mean metric of each of M models, (k, M); shared: models (M, B)."""
     models: Tensor = request.shared["models"].to(shard.spec.dtype)
     table = torch.zeros((len(request.ids), len(models)), dtype=torch.float64)
-    count = torch.from_numpy(shard.test.sizes[request.ids])
+    count = torch.as_tensor(shard.test.sizes[request.ids])
     for m, model in enumerate(models):
         rows = model.expand(len(request.ids), -1)
         found = evaluate_rows(shard, request.ids, rows, "test")
@@ -237,7 +237,7 @@ def statistics_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     answers: dict[tuple[Any, ...], np.ndarray] = shard.objects.setdefault("noisy statistics", {})
 
     def told(k: int) -> np.ndarray:
-        x = shard.train.of(k)[0].numpy()
+        x = shard.train.of(k)[0].cpu().numpy()
         if not request.shared:
             return moments(x)
         question = shard.names[k], *sorted(request.shared.items())
@@ -249,16 +249,16 @@ def statistics_task(shard: Shard, request: Request) -> dict[str, Tensor]:
         return answers[question]
 
     found = [told(k) for k in request.ids]
-    return {"statistics": torch.from_numpy(np.stack(found))}
+    return {"statistics": torch.as_tensor(np.stack(found))}
 
 
 @client_task("label_counts")
 def label_counts_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Training samples per class, (k, C)."""
-    return {"label_counts": torch.from_numpy(shard.federation.label_counts("train")[request.ids])}
+    return {"label_counts": torch.as_tensor(shard.federation.label_counts("train")[request.ids])}
 
 
 @client_task("sizes")
 def sizes_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Number of training samples, (k,)."""
-    return {"sizes": torch.from_numpy(shard.train.sizes[request.ids])}
+    return {"sizes": torch.as_tensor(shard.train.sizes[request.ids])}

@@ -97,7 +97,7 @@ class Chunk:
     def per_step(self, total: Tensor) -> Tensor:
         """Sums over steps as means over each client's own number of steps, (k,)."""
         steps = self.plan("batches").steps
-        return total / torch.from_numpy(steps).clamp(min=1).to(total.dtype)
+        return total / torch.as_tensor(steps).clamp(min=1).to(total.dtype)
 
 
 def train_chunks(
@@ -133,7 +133,7 @@ def train_chunks(
             drawn = shard.streams.words(named, round, keys)[place]
             return plan_batches(drawn, sizes[place], offsets[place], *how, shard.changes(named, round, keys[place]))
 
-        pick = torch.from_numpy(place)
+        pick = torch.as_tensor(place)
         own_counters = None if counters is None else counters[pick]
         with shard.kernel() as kernel, seeded(shard, words[place[0]]):
             how = shard, kernel, settings, settings.rate(round), place, rows[pick], own_counters, words[place], plan
@@ -277,10 +277,10 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
         longest = int(sizes[chosen].max())
         if longest == 0:
             return
-        pick = torch.from_numpy(chosen)
+        pick = torch.as_tensor(chosen)
         place = np.minimum(np.arange(longest)[None, :], np.maximum(sizes[chosen] - 1, 0)[:, None])
-        index = torch.from_numpy(samples.offsets[ids[chosen]][:, None] + place)
-        real = torch.from_numpy(np.arange(longest)[None, :] < sizes[chosen][:, None])
+        index = torch.as_tensor(samples.offsets[ids[chosen]][:, None] + place)
+        real = torch.as_tensor(np.arange(longest)[None, :] < sizes[chosen][:, None])
         with shard.kernel() as kernel, torch.no_grad():
             outputs = torch.cat([kernel.outputs(rows[pick], samples.inputs(some)) for some in slabs(index, samples)], 1)
         targets = samples.y[index]
@@ -288,7 +288,7 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
         means = {"loss": loss_per_sample(*stacked), **per_sample(shard.task, *stacked)}
         for name, value in means.items():
             sums = (value.double().view(real.shape) * real).sum(dim=1)
-            answer[name][pick] = sums / torch.from_numpy(np.maximum(sizes[chosen], 1))
+            answer[name][pick] = sums / torch.as_tensor(np.maximum(sizes[chosen], 1))
         if classes:
             answer["distinct_count"][pick] = distinct(outputs.argmax(dim=2), real, shard.task.outputs)
         if not means.keys() >= set(shard.task.metric_keys):
@@ -305,4 +305,4 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
         size = max(1, min(kernel.chunk, limit // per_client))
     if samples.count:
         shard.each(work, shard.chunks(ids, sizes, size))
-    return {**answer, "count": torch.from_numpy(sizes.copy())}
+    return {**answer, "count": torch.as_tensor(sizes.copy())}

@@ -102,7 +102,8 @@ class Cut:
         def factory() -> nn.Module:
             return Tapped(self.spec.factory(), self.layer)
 
-        return ModelSpec(factory, Layout.of(Tapped(self.spec.template(), self.layer)), self.spec.dtype)
+        layout = Layout.of(Tapped(self.spec.template(), self.layer))
+        return ModelSpec(factory, layout, self.spec.dtype, placement=self.spec.placement)
 
 
 def cut(spec: ModelSpec, task: Task, layer: str) -> Cut:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedkin.errors import FedkinError
 from fedkin.models.layout import Layout
 from fedkin.models.networks import build_network
+from fedkin.placement import HOST, Placement
 from fedkin.streams import Streams
 from fedkin.task import Task
 
@@ -32,6 +33,8 @@ class ModelSpec:
     name: str | None = None
     copied: bool = False
     """Whether the user gave a module, whose weights are the initial ones."""
+    placement: Placement = HOST
+    """Where, and in which precision, the clients compute."""
 
     @classmethod
     def of(cls, model: ModelLike, task: Task, dtype: torch.dtype = torch.float32) -> ModelSpec:
@@ -60,18 +63,20 @@ class ModelSpec:
         return cls(factory, Layout.of(module), dtype, name, isinstance(model, nn.Module))
 
     def template(self) -> nn.Module:
-        """A new module whose values do not matter; the global random state is left alone."""
+        """A new module whose values do not matter, on torch's default device; the global random state is left alone."""
         with torch.random.fork_rng(devices=[]):
-            return self.factory()
+            return self.factory().to(torch.get_default_device())
 
     def initial_row(self, streams: Streams, index: int = 0) -> Tensor:
         """The common initial weights w₀ (or the `index`-th set of them), shape (B,)."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(streams.integer("init", index))
-            module = self.factory()
-            if index and self.copied:  # a second set of weights must differ from the module's own
-                module.apply(_draw_again)
-            return self.layout.pack(module, self.dtype)
+            with torch.device("cpu"):  # other devices draw other numbers
+                torch.manual_seed(streams.integer("init", index))
+                module = self.factory()
+                if index and self.copied:  # a second set of weights must differ from the module's own
+                    module.apply(_draw_again)
+                row = self.layout.pack(module, self.dtype)
+            return row.to(torch.get_default_device())
 
     def initial_counters(self) -> Tensor:
         """The integer buffers at the start, shape (number of counters,)."""

@@ -68,6 +68,8 @@ def auto(
     training = {"steps": 10, "batch_size": 32, **{k: v for k, v in options.items() if k in Sgd.model_fields}}
     rest = {key: value for key, value in options.items() if key not in Sgd.model_fields}
     chosen = make_options(rounds=rounds, seed=seed, **rest)
+    if (chosen.device, chosen.precision) != ("cpu", "float32"):
+        raise FedkinError("auto computes on the CPU in float32; leave out device and precision, or use fedkin.train")
     federation = with_learning(federation, chosen)
     if not federation.task.usual:
         raise FedkinError(
@@ -191,7 +193,7 @@ class _Work:
 def held_out_loss(folds: Folds, rows: Tensor) -> float:
     """The mean loss of (F, K, B) models on the samples held out from them, every client counting alike."""
     rows = rows.flatten(0, 1)
-    sound = np.flatnonzero(torch.isfinite(rows).all(dim=1).numpy())
+    sound = np.flatnonzero(torch.isfinite(rows).all(dim=1).cpu().numpy())
     if len(sound) < len(rows):
         return float("inf")
     replies = folds.clients.ask("evaluate", sound, {"rows": rows}, {"parts": ["validation"]}, bill=False)
@@ -224,7 +226,7 @@ def judged(federation: Federation, spec: ModelSpec, options: Any, parts: Parts) 
     streams = Streams(options.seed)
     how = options.engine, federation, spec, streams, options.workers, options.engine_options
     clients = connect(*how)
-    lengths = np.diff(parts.offsets.numpy())
+    lengths = np.diff(parts.offsets.cpu().numpy())
     width, size = int(lengths.max()), len(federation)
     per_client = {
         "index": torch.zeros((size, width), dtype=torch.int64),

@@ -77,7 +77,7 @@ def fine_tuned(folds: Folds, start: TrainedMember, sgd: Mapping[str, Any], steps
 
     def work(fold: Fold) -> Tensor:
         rows = start.rows[fold.number]
-        sound = np.flatnonzero(torch.isfinite(rows).all(dim=1).numpy())
+        sound = np.flatnonzero(torch.isfinite(rows).all(dim=1).cpu().numpy())
         replies = fold.ask("train", sound, {"rows": rows[torch.from_numpy(sound)]}, how)
         return placed(replies.ids, replies["rows"], len(rows))
 

@@ -66,10 +66,10 @@ class Told:
         self.effective = self._sum(told["effective"])
         sound = told["sound"].view(folds, self.size, self.members).all(dim=0)
         sound[:, 0] |= ~sound.any(dim=1)
-        self.sound: np.ndarray = sound.numpy()
+        self.sound: np.ndarray = sound.cpu().numpy()
 
     def _sum(self, values: torch.Tensor) -> np.ndarray:
-        return values.double().reshape(self.folds, self.size, *values.shape[1:]).sum(dim=0).numpy()
+        return values.double().reshape(self.folds, self.size, *values.shape[1:]).sum(dim=0).cpu().numpy()
 
     def ask(self, task: str, weights: np.ndarray | None = None, **shared: object) -> dict[str, np.ndarray]:
         """A question to all; `weights` (K, V, M) go to every fold of a client. Answers are sums over folds, (K, …)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from fedkin.algorithm import Setting, State
 from fedkin.clients import Replies
+from fedkin.placement import on_device
 
 
 def per_client_metrics(
@@ -20,9 +22,9 @@ def per_client_metrics(
     for part in parts:
         for key, values in arrays.items():
             if key.startswith(f"{part}_") and not key.endswith("_count"):
-                count = arrays.get(f"{key}_count", arrays[f"{part}_count"]).numpy()
+                count = arrays.get(f"{key}_count", arrays[f"{part}_count"]).cpu().numpy()
                 column = np.full(clients, np.nan)
-                column[ids] = np.where(count > 0, values.double().numpy(), np.nan)
+                column[ids] = np.where(count > 0, values.double().cpu().numpy(), np.nan)
                 table[key] = column.tolist()
     return table
 
@@ -49,6 +51,11 @@ def choose_trained(deploys: str, metrics: Mapping[str, Mapping[str, list[float]]
     weight = np.where(told, count, 0)
     shrunken = (weight * np.where(told, own, 0) + PSEUDO_SAMPLES * mean) / (weight + PSEUDO_SAMPLES)
     return ~(shrunken < 0)
+
+
+def moved(state: State, device: str) -> State:
+    """The state with its arrays on a device."""
+    return replace(state, arrays=on_device(state.arrays, device))
 
 
 def whole_models(replies: Replies, state: State, setting: Setting) -> tuple[Tensor, Tensor]:

@@ -38,6 +38,6 @@ def build_from(spec: str, roster: Roster, clients: Clients, seed: int) -> Client
         if replies.failed:
             name, reason = next(iter(replies.failed.items()))
             raise FedkinError(f"client {name!r} could not disclose its {what}: {reason}")
-        return replies[what].numpy()
+        return replies[what].cpu().numpy()
 
     return build(spec, roster.names, disclosed, seed)

@@ -20,13 +20,14 @@ from fedkin.errors import FedkinError
 from fedkin.files import FileBatch
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelSpec, rows_of
+from fedkin.placement import on_device
 from fedkin.result import Models, Result, load
 from fedkin.result.history import History, Record
 from fedkin.roster import Roster
 from fedkin.run import checkpoint
 from fedkin.run.cadence import Saves, rounds_between_tests
 from fedkin.run.callbacks import Callback, Interrupt, as_callbacks
-from fedkin.run.deployed import choose_trained, per_client_metrics, picked, whole_models
+from fedkin.run.deployed import choose_trained, moved, per_client_metrics, picked, whole_models
 from fedkin.run.directory import RunDirectory, refuse_other_settings
 from fedkin.run.falling import still_falling
 from fedkin.run.graph import build_from, wanted, warn_of_lone_clients
@@ -74,6 +75,9 @@ class Run:
         if used is not None:
             clients.link(used)
             warn_of_lone_clients(used, algorithm)
+        self.placement = spec.placement
+        if not self.placement.on_host and (options.rows_file is not None or not spec.layout.width):
+            raise FedkinError(f"device {options.device!r} needs rows, and has them in its memory: leave out rows_file")
         self.setting = Setting(
             roster.names, clients.sizes, roster.task, spec, streams, used, roster.truth, options.rounds
         )
@@ -130,6 +134,10 @@ class Run:
 
     def run(self) -> Result:
         """Go on from the present state to the last round."""
+        with self.placement.here():
+            return self._run()
+
+    def _run(self) -> Result:
         try:
             if self.directory is not None:
                 self.directory.own()
@@ -250,6 +258,12 @@ class Run:
         """Gather what clients would deploy, and everything else worth keeping."""
         if "post" not in self.final:
             self._evaluate(last=True)
+        self.state = moved(self.state, "cpu")
+        self.final = {when: replace(r, arrays=on_device(r.arrays, "cpu")) for when, r in self.final.items()}
+        with torch.device("cpu"):
+            return self._gathered()
+
+    def _gathered(self) -> Result:
         parts, clients, spec = self._parts(), len(self.setting), self.setting.spec
         found = {when: whole_models(replies, self.state, self.setting) for when, replies in self.final.items()}
         metrics = {w: per_client_metrics(r.ids, r.arrays, clients, parts) for w, r in self.final.items()}
@@ -322,7 +336,7 @@ class Run:
                 private = self.clients.snapshot()
                 with FileBatch(self.out) as batch:
                     self.history.save(self.out / "history.jsonl", batch)
-                    checkpoint.save(self.out, self.state, private, self._progress(), self._release, batch)
+                    checkpoint.save(self.out, moved(self.state, "cpu"), private, self._progress(), self._release, batch)
 
     def _progress(self) -> dict[str, Any]:
         return {
@@ -370,7 +384,7 @@ class Run:
             lost = theirs is None and name == "rows"
             if ours is not None and (lost or (theirs is not None and theirs.shape != ours.shape)):
                 raise FedkinError(f"{path} does not fit this run: its {name} have another shape; start the run again")
-        self.state = self._owning(state)
+        self.state = self._owning(moved(state, self.placement.device))
         try:
             self.clients.restore(private)
         except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as problem:

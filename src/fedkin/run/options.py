@@ -29,6 +29,10 @@ class Options(BaseModel):
     )
     global_test: bool = Field(False, description="also test every final model on all clients' test samples")
     dtype: Literal["float32", "float64"] = Field("float32", description="number type of training")
+    device: str = Field("cpu", description="where clients compute and rows live: cpu, cuda, cuda:1, mps or auto")
+    precision: Literal["float32", "bfloat16-mixed"] = Field(
+        "float32", description="bfloat16-mixed: products and convolutions in bfloat16, rows in float32"
+    )
     engine: str = Field("in_process", description="who runs the clients")
     engine_options: dict[str, Any] | None = Field(
         None, description="options of the engine: address, timeout, start_timeout of ray"

@@ -17,6 +17,7 @@ from fedkin.federation import Federation
 from fedkin.files import OWN_FUNCTION
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelLike
+from fedkin.placement import Placement
 from fedkin.result import Result
 from fedkin.result.stored import read_config
 from fedkin.run import checkpoint
@@ -40,8 +41,14 @@ def make_run(
     """A run on clients whose data are in this process, or shared from it by the engine."""
     federation = with_learning(federation, options)
     spec = algorithm.model_spec(model, federation.names, federation.task, getattr(torch, options.dtype))
-    engine = options.engine, federation, spec, Streams(options.seed), options.workers, options.engine_options
-    return Run(federation.roster(), connect(*engine), spec, algorithm, options, graph, out, callbacks)
+    far = options.engine != "in_process"
+    asked = options.device, options.precision, options.dtype
+    placed = replace(spec, placement=Placement.chosen(*asked, elsewhere=far))
+    engine = options.engine, federation, placed, Streams(options.seed), options.workers, options.engine_options
+    ours = spec if far else placed  # other processes have devices of their own; rows that travel are mixed on the CPU
+    clients = connect(*engine)
+    with ours.placement.here():
+        return Run(federation.roster(), clients, ours, algorithm, options, graph, out, callbacks)
 
 
 def with_learning(federation: Federation, options: Options) -> Federation:
@@ -113,6 +120,7 @@ def resume(
     rounds: int | None = None,
     loss: Any = None,
     augment: Any = None,
+    device: str | None = None,
     rows_file: str | Path | None = None,
     engine_options: Mapping[str, Any] | None = None,
     accept_changes: bool = False,
@@ -120,7 +128,7 @@ def resume(
     """Go on with an interrupted run from its last good checkpoint; the numbers are those of an uninterrupted run.
 
     A federation, model, algorithm, loss or augmentation of the user's own must be given again; named ones are built from config.toml.
-    `rounds` extends the run. What leads out of the directory must be given again, too: a `rows_file` elsewhere, the
+    `rounds` extends the run, `device` moves it to another device. What leads out of the directory must be given again, too: a `rows_file` elsewhere, the
     address of a cluster. Files that were changed since fedkin wrote them are refused unless you accept the changes.
     """
     out = Path(directory)
@@ -150,6 +158,7 @@ def resume(
         algorithm = algorithms.make(parameters.pop("name"), parameters)
     graph = ClientGraph.load(out / "graph.npz") if "file" in config["graph"] else None
     settings = {**options, **({} if rounds is None else {"rounds": rounds})}
+    settings |= {} if device is None else {"device": device}
     for what, given in (("loss", loss), ("augment", augment)):
         settings |= {} if given is None else {what: given}
         if str(settings.get(what)).startswith(OWN_FUNCTION):

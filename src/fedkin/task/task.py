@@ -226,11 +226,11 @@ class Task:
 
         outputs = outputs.double().reshape(len(targets), -1)
         numbers = targets if self.scale is None else self.scale.told(targets.double())
-        true = targets.numpy() if self.one_label else numbers.double().reshape(outputs.shape).numpy()
+        true = targets.cpu().numpy() if self.one_label else numbers.double().reshape(outputs.shape).cpu().numpy()
         found = {}
         for each in map(find_metric, self.metrics):
             said = self.labels(outputs) if each.needs == "labels" else self.predictions(outputs)
-            found[each.key] = float(each.function(said.numpy(), true))
+            found[each.key] = float(each.function(said.cpu().numpy(), true))
         return found
 
     # --- as JSON ------------------------------------------------------------------------------------------------------
