@@ -4,12 +4,13 @@ PYTHON ?= python3
 BIN    := .venv/bin
 CORE   := .venv/.core
 READY  := .venv/.ready
+DOCS   := .venv/.docs
 
 # Tests run in two processes; one thread each, so that they do not fight over the cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 JOBS     ?= 2
 
-.PHONY: demo test test-slow test-engines test-faults lint bench bench-peers clean
+.PHONY: demo test test-slow test-engines test-faults lint docs bench bench-peers clean
 
 # The demo needs no Ray, Flower or Keras.
 demo: $(CORE)
@@ -25,14 +26,20 @@ test-slow: $(READY)
 test-engines: $(READY)
 	$(TEST_ENV) $(BIN)/pytest -q -m engines
 
-# Kills, damage and odd inputs, many of each; prints a table. docs/reliability.md shows one.
+# Kills, damage, odd inputs, lies and accidents, many of each; prints a table. docs/reliability.md shows one.
+# FAULTS='--only kills' runs a part.
 test-faults: $(READY)
-	$(TEST_ENV) $(BIN)/python tests/faults/run.py
+	$(TEST_ENV) $(BIN)/python -m tests.faults.run $(FAULTS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documentation site, notebooks executed, in docs/_build/html; then it is looked at in a browser.
+docs: $(DOCS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+	$(TEST_ENV) $(BIN)/pytest -q -m site tests/site
 
 # QUICK=--quick: the short form.
 bench: $(READY)
@@ -53,5 +60,9 @@ $(READY): $(CORE)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
+$(DOCS): $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist fedkin-demo
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist fedkin-demo docs/_build docs/reference

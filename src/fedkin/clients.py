@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.errors import FedkinError
+from fedkin.errors import EveryoneFailed, FedkinError
 from fedkin.graphs import ClientGraph
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def settled(
     if failed and not len(ids):
         name, reason = next(iter(failed.items()))
         reason = reason.removeprefix(f"task {task!r} failed: ")
-        raise FedkinError(f"task {task!r} failed on every client, first on {name!r}: {reason}")
+        raise EveryoneFailed(f"task {task!r} failed on every client, first on {name!r}: {reason}", failed)
     return set_aside(names, ids, arrays, failed)
 
 

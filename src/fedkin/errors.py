@@ -14,6 +14,14 @@ class FedkinError(ValueError):
     """Bad input, found before any training starts. The command line prints it as one line and exits with 2."""
 
 
+class EveryoneFailed(FedkinError):
+    """No client answered a question well; `failed`: client → reason."""
+
+    def __init__(self, message: str, failed: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.failed = dict(failed)
+
+
 class Forgot(Exception):
     """The process of a client is a new one, and no longer holds what a task works on: its host answers just that."""
 

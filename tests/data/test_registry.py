@@ -115,7 +115,7 @@ def test_disk_full_leaves_nothing_behind(folder: Path, cache: Path, monkeypatch:
         real(path, array, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(np, "save", full)
-    with pytest.raises(FedkinError, match="disk full") as problem:
+    with pytest.raises(FedkinError, match="disk is full") as problem:
         fedkin.data.load("toy", directory=folder)
     assert "\n" not in str(problem.value)
     assert list((cache / "toy").iterdir()) == []
@@ -131,7 +131,7 @@ def test_a_failed_renewal_keeps_the_old_arrays(folder: Path, cache: Path, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(np, "save", full)
-        with pytest.raises(FedkinError, match="disk full"):
+        with pytest.raises(FedkinError, match="disk is full"):
             fedkin.data.prepare("toy", directory=folder, force=True)
     assert fedkin.data.load("toy", clients=2).fingerprint() == before
 

@@ -62,11 +62,15 @@ class Process:
                 env=environment(**(env or {})),
             )
 
-    def end(self, number: int = signal.SIGKILL) -> None:
-        """End it and everything it started."""
+    def tell(self, number: int) -> None:
+        """To it and everything it started."""
         for one in descendants(self.running.pid):
             with suppress(ProcessLookupError):
                 os.kill(one, number)
+
+    def end(self, number: int = signal.SIGKILL) -> None:
+        """End it and everything it started."""
+        self.tell(number)
         self.running.wait(timeout=120)
 
     def text(self) -> str:

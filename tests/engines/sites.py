@@ -16,7 +16,7 @@ from fedkin.federation import Federation
 OPEN = """statistics = "exact"
 label_counts = true
 letters = ["predictions", "public", "private"]
-arrays = ["features", "gradient", "parts", "held", "answers", "points"]"""
+arrays = ["features", "gradient", "parts", "held", "answers", "points", "class_means", "class_counts"]"""
 """A policy that lets every method do what it does."""
 
 

@@ -64,10 +64,18 @@ class Clinics(processes.Loopback):  # type: ignore[misc, name-defined]
             self.register(site)
             self.start_site(site)
 
-    def plan(self, name: str, model: str, dtype: str = "float64", to: str | None = None, **run: Any) -> Path:
+    def plan(
+        self, name: str, model: str, dtype: str = "float64", to: str | None = None, federation: Any = None, **run: Any
+    ) -> Path:
         """A settings file for one method: server/NAME.toml, or elsewhere."""
         sections = {
-            "federation": {"sites": len(SITES), "wait": 900, "timeout": 1200, "classes": [0, 1, 2]},
+            "federation": {
+                "sites": len(SITES),
+                "wait": 900,
+                "timeout": 1200,
+                "classes": [0, 1, 2],
+                **(federation or {}),
+            },
             "model": {"name": model},
             "algorithm": {"name": name, **method(name).model_dump(exclude_defaults=True)},
             "run": {"rounds": 3, "seed": 1, "dtype": dtype, "eval_every": 100, "checkpoint_every": 1, **run},
@@ -188,6 +196,22 @@ def test_a_killed_site_is_named_and_rejoins_with_its_model(fresh: Clinics) -> No
     assert failed[0] == failed[-1] == set()
     written = fresh.folder / "sites" / "south" / "models" / "site-b.json"
     processes.wait_until(written.exists, 600, "the model at its site", fresh.logs)
+
+
+def test_a_slow_site_is_named_and_takes_part_again(fresh: Clinics) -> None:
+    """South stands still (SIGSTOP) for longer than a site may take, then goes on."""
+    fresh.start()
+    settings = fresh.plan("scaffold", "mlp:6", rounds=8, federation={"timeout": 30})
+    out = fresh.train_on(settings)
+    processes.wait_until(lambda: "round-000001" in checkpoints(out), 1800, "the first round", fresh.logs)
+    fresh.processes["south"].tell(signal.SIGSTOP)
+    processes.wait_until(lambda: "round-000003" in checkpoints(out), 1800, "rounds without south", fresh.logs)
+    fresh.processes["south"].tell(signal.SIGCONT)
+    failed = [record["log"].get("failed", {}) for record in fresh.result(out).history]
+    south = {fresh.federation.names[k] for k in SITES["south"]}
+    assert any(set(one) == south for one in failed)
+    assert all(set(one) <= south for one in failed)
+    assert failed[0] == failed[-1] == {}
 
 
 def test_a_killed_server_goes_on_after_the_last_finished_round(fresh: Clinics) -> None:

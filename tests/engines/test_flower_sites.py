@@ -108,6 +108,33 @@ def test_loss_and_metrics_reach_the_sites(federation: Federation, tmp_path: Path
     same_metrics(there, mine)
 
 
+def test_a_metric_without_a_value_counts_no_sample_of_the_global_test(federation: Federation, tmp_path: Path) -> None:
+    """A site whose test samples are of one class has no AUROC of any model; its other numbers are its own."""
+    asked: dict[str, Any] = {"metrics": ["auroc"], "global_test": True}
+    line = sites.LoopLine(sites.write_sites(federation, tmp_path, GROUPS))
+    there = train_sites(line, plan(tmp_path, "local", "mlp:6", **asked), tmp_path / "result")
+    mine = here("local", federation.take([k for group in GROUPS for k in group]), model="mlp:6", **asked)
+    assert 0 < there.valued < len(federation)
+    assert not any(record["log"].get("failed") for record in there.history)
+    for when, values in mine.facts["global"].items():
+        assert np.allclose(there.facts["global"][when], values, atol=1e-8)
+
+
+@pytest.mark.parametrize(("key", "value"), [("test_auroc", 1.5), ("test_auroc_count", 7777), ("test_brier", -0.1)])
+def test_metrics_out_of_their_range_are_not_believed(
+    key: str, value: float, federation: Federation, tmp_path: Path
+) -> None:
+    class Boasts(sites.LoopLine):
+        def tamper(self, node: int, message: Message, answer: Message) -> tuple[Any, Any]:
+            old = answer.tensors.get(f"array/{key}")
+            return answer.encode() if node or old is None else _with(answer, **{key: torch.full_like(old, value)})
+
+    line = Boasts(sites.write_sites(federation, tmp_path, GROUPS))
+    planned = plan(tmp_path, "fedavg", "mlp:6", rounds=1, metrics=["auroc", "brier"])
+    table = train_sites(line, planned, tmp_path / "result").metrics["deployed"]["test_brier"]
+    assert np.isfinite(np.array(table, dtype=float)).tolist() == [k >= len(GROUPS[0]) for k in range(len(table))]
+
+
 def same_metrics(one: Any, other: Any, tolerance: float = 1e-8) -> None:
     for when, table in one.metrics.items():
         for key, values in table.items():

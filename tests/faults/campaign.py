@@ -12,17 +12,28 @@ import shutil
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pandas as pd
+import tomli_w
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
+from safetensors.torch import save
 
 import fedkin
 from fedkin import data
 from fedkin.algorithms import FedU
 from fedkin.data.tabular import from_csv, from_table
+from fedkin.deployment.server import FederationFile
+from fedkin.engines.flower.messages import Answered, Hello, Join, Posted, read_head
+from fedkin.engines.flower.wire import Message
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph
@@ -32,36 +43,50 @@ CRASH = Path(__file__).with_name("crash.py")
 Outcome = tuple[int, list[str]]
 
 
-def crash(folder: Path, method: str, *points: int) -> list[list[int]]:
-    """Of every point: itself, the exit codes of the crashed run and of the one that went on, the points passed."""
+def crash(folder: Path, method: str, how: str, *points: int) -> list[list[int]]:
+    """Of every point: itself, the exit codes of the stopped run and of the one that went on, the points passed."""
     told = subprocess.run(
-        [sys.executable, str(CRASH), str(folder), method, *map(str, points)], capture_output=True, text=True, check=True
+        [sys.executable, str(CRASH), str(folder), method, how, *map(str, points)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return [[int(number) for number in line.split()] for line in told.stdout.splitlines()]
 
 
-def kills(folder: Path, method: str, most: int | None, seed: int = 0) -> Outcome:
-    """End a run at each of its crash points (or at `most` of them), let it go on, compare every bit of the result."""
-    ((_, code, _, points),) = crash(folder, method, 0)
+def kills(folder: Path, method: str, most: int | None, seed: int = 0, how: str = "kill") -> Outcome:
+    """Stop a run at each of its crash points (or at `most` of them), let it go on, compare every bit of the result."""
+    ((_, code, _, points),) = crash(folder, method, how, 0)
     assert code == 0
     expected = load_file(folder / "0" / "result.safetensors")
     chosen = list(range(1, points + 1))
-    if most is not None and most < points:
+    if how == "limit":
+        largest = max(path.stat().st_size for path in (folder / "0").rglob("*"))
+        chosen = sorted({largest * part // (most or 20) for part in range(most or 20)} - {0})
+    elif most is not None and most < points:
         chosen = sorted(random.Random(seed).sample(chosen, most))
     failed = []
-    for at, first, second, _ in crash(folder, method, *chosen):
+    for at, first, second, _ in crash(folder, method, how, *chosen):
         out = folder / str(at)
-        if (first, second) != (137, 0):
-            said = out.with_suffix(".log").read_text().strip()
-            failed.append(f"{method}, point {at}: exit {first}, then {second}: {said}")
+        said = out.with_suffix(".log").read_text().strip()
+        if (first, second) != (137 if how == "kill" else 1, 0) or not SAID[how](said):
+            failed.append(f"{method}, {how} {at}: exit {first}, then {second}: {said}")
             continue
         found = load_file(out / "result.safetensors")
         same = found.keys() == expected.keys() and all(np.array_equal(found[n], expected[n]) for n in expected)
         left = [*out.rglob(".*.part"), *out.rglob(".lock")]
         if not same or left:
-            failed.append(f"{method}, point {at}: {'files left over' if same else 'other numbers'}")
+            failed.append(f"{method}, {how} {at}: {'files left over' if same else 'other numbers'}")
         shutil.rmtree(out)
     return len(chosen), failed
+
+
+SAID: dict[str, Callable[[str], bool]] = {
+    "kill": lambda said: not said,
+    "full": lambda said: "\n" not in said and said.startswith("FedkinError the disk is full"),
+    "limit": lambda said: "\n" not in said and said.startswith("FedkinError the limit on file sizes is reached"),
+}
+"""What must be in the log of a stopped run: the exception, in one line."""
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------
@@ -90,7 +115,21 @@ def damaged(content: bytes, draw: random.Random) -> bytes:
     return os.urandom(0) + bytes(draw.randrange(256) for _ in range(draw.randrange(200)))
 
 
-def damages(folder: Path, many: int, seed: int = 0) -> Outcome:
+def _after_damage(verb: str, out: Path, federation: Federation, accept: bool, expected: np.ndarray) -> str | None:
+    """What is wrong with the outcome of loading or resuming a directory that is damaged, or None."""
+    try:
+        if verb == "load":
+            result = fedkin.load(out, accept_changes=accept)
+        else:
+            result = fedkin.resume(out, federation, rounds=3, accept_changes=accept)
+    except FedkinError as problem:
+        return f"{verb}: several lines" if "\n" in str(problem).strip() else None
+    except Exception as problem:
+        return f"{verb}: {type(problem).__name__}: {problem}"
+    return None if accept or np.array_equal(result.rows, expected) else f"{verb}: other numbers in silence"
+
+
+def damages(folder: Path, many: int, seed: int = 0, first: int = 0) -> Outcome:
     """Damage one file of a finished run, then load and resume it: good numbers, or one line that says what is wrong."""
     federation, original = data.load("digits", clients=3, seed=0), folder / "original"
     if not original.exists():
@@ -99,24 +138,14 @@ def damages(folder: Path, many: int, seed: int = 0) -> Outcome:
     expected = fedkin.load(original).rows
     files = sorted(path.relative_to(original) for path in original.rglob("*") if path.is_file())
     failed = []
-    for number in range(many):
+    for number in range(first, first + many):
         draw = random.Random(seed * 1_000_003 + number)
         out, file, accept = folder / "damaged", draw.choice(files), draw.random() < 0.5
         shutil.copytree(original, out)
         (out / file).write_bytes(damaged((out / file).read_bytes(), draw))
-        for verb in ("load", "resume"):
-            try:
-                if verb == "load":
-                    result = fedkin.load(out, accept_changes=accept)
-                else:
-                    result = fedkin.resume(out, federation, rounds=3, accept_changes=accept)
-                if not accept and not np.array_equal(result.rows, expected):
-                    failed.append(f"{number}: {verb} after damage to {file}: other numbers in silence")
-            except FedkinError as problem:
-                if "\n" in str(problem).strip():
-                    failed.append(f"{number}: {verb}, {file}: several lines")
-            except Exception as problem:
-                failed.append(f"{number}: {verb}, {file}, accept={accept}: {type(problem).__name__}: {problem}")
+        told = (_after_damage(verb, out, federation, accept, expected) for verb in ("load", "resume"))
+        fault = next((one for one in told if one), None)
+        failed += [f"damage {number} to {file}, accept={accept}: {fault}"] if fault else []
         shutil.rmtree(out)
     return many, failed
 
@@ -160,7 +189,7 @@ def odd_table(draw: random.Random) -> str:
 
 def one_input(folder: Path, draw: random.Random) -> None:
     """Give one odd input to one of the doors of fedkin."""
-    door = draw.randrange(6)
+    door = draw.randrange(9)
     fractions = {"test_fraction": draw.choice([0.25, 0.25, *ODD]), "validation_fraction": draw.choice([0.0, 0.0, *ODD])}
     classes = draw.choice([None, None, None, ["a", "b"], [0, 1], *ODD])
     if door == 0:
@@ -184,6 +213,32 @@ def one_input(folder: Path, draw: random.Random) -> None:
         method = draw.choice(fedkin.algorithms.names())
         fields = list(fedkin.algorithms.get(method).model_fields)
         fedkin.algorithms.make(method, {draw.choice(fields): draw.choice(ODD)})
+    elif door == 5:
+        parts = {
+            "names": odd_array(draw),
+            "data": odd_array(draw),
+            "indices": odd_array(draw),
+            "indptr": odd_array(draw),
+        }
+        with suppress(TypeError, ValueError), open(folder / "g.npz", "wb") as file:  # what numpy itself cannot store
+            np.savez(file, **{name: np.asarray(value) for name, value in parts.items() if draw.random() < 0.9})
+        ClientGraph.load(folder / "g.npz")
+    elif door == 6:
+        section = draw.choice(["federation", "model", "algorithm", "graph", "run"])
+        key = draw.choice(
+            ["sites", "wait", "classes", "owners", "accept", "name", "allowed", "file", "rounds", "dtype", "x"]
+        )
+        value = draw.choice([value for value in ODD if isinstance(value, str | int | float | bool | list | dict)])
+        with suppress(TypeError, ValueError, OverflowError):  # what TOML cannot hold
+            (folder / "federation.toml").write_text(tomli_w.dumps({"federation": {"sites": 1}, section: {key: value}}))
+        FederationFile.read(folder / "federation.toml")
+    elif door == 7:
+        head = draw.choice(["{}", "[]", "{", '{"clients": []}', '{"answered": NaN}', "[" * 9000, None, b"", "\ud800"])
+        body = draw.choice(
+            [b"", save({"array/rows": torch.ones(1)}), bytes(draw.randrange(256) for _ in range(40)), None]
+        )
+        body = damaged(body, draw) if body and draw.random() < 0.5 else body
+        read_head(draw.choice([Hello, Join, Answered, Posted]), Message.decode(head, body, 2**20))
     else:
         from fedkin.config import settle
 
@@ -193,16 +248,43 @@ def one_input(folder: Path, draw: random.Random) -> None:
         from_table(frame, "client", "y")
 
 
-def inputs(folder: Path, many: int, seed: int = 0) -> Outcome:
+def refused_or_taken(folder: Path, draw: random.Random) -> str | None:
+    """What went wrong with one odd input, or None."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            one_input(folder, draw)
+    except FedkinError:
+        return None
+    except Exception as problem:
+        return f"{type(problem).__name__}: {problem}"
+    return None
+
+
+def inputs(folder: Path, many: int, seed: int = 0, first: int = 0) -> Outcome:
     """Odd inputs: taken, or refused in one line."""
-    failed = []
-    for number in range(many):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                one_input(folder, random.Random(seed * 1_000_003 + number))
-        except FedkinError:
-            continue
-        except Exception as problem:
-            failed.append(f"{number}: {type(problem).__name__}: {problem}")
-    return many, failed
+    numbers = range(first, first + many)
+    told = {number: refused_or_taken(folder, random.Random(seed * 1_000_003 + number)) for number in numbers}
+    return many, [f"input {number}: {fault}" for number, fault in told.items() if fault]
+
+
+def fuzzed(folder: Path, many: int, seed: int = 0) -> Outcome:
+    """The same with the draws of hypothesis, which likes the edges."""
+    told: list[str | None] = []
+
+    @hypothesis.seed(seed)
+    @settings(
+        max_examples=many,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(draw=st.randoms(use_true_random=False))
+    def one(draw: random.Random) -> None:
+        told.append(refused_or_taken(folder, draw))
+
+    one()
+    return len(told), [
+        f"hypothesis, seed {seed}, example {number}: {fault}" for number, fault in enumerate(told) if fault
+    ]

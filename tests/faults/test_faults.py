@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,19 +12,7 @@ from hypothesis import strategies as st
 
 from fedkin.errors import FedkinError
 
-
-def _campaign() -> Any:
-    path = Path(__file__).with_name("campaign.py")
-    spec = importlib.util.spec_from_file_location("faults_campaign", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-campaign = _campaign()
+from . import campaign
 
 
 def test_killed_runs_go_on_to_the_same_bits(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,3 +69,46 @@ def test_a_pipe_is_refused_and_does_not_block(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"x")
     with pytest.raises(FedkinError, match="no regular file"):
         files.read_tensors(tmp_path / "a.safetensors")
+
+
+KILLED_IN_A_FOLDER = """
+import os, sys
+from pathlib import Path
+from fedkin.files import whole_folder
+with whole_folder(Path(sys.argv[1])) as fresh:
+    (fresh / "new").write_text("half")
+    os._exit(137)
+"""
+
+
+def test_a_folder_is_filled_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    path.mkdir()
+    (path / "old").write_text("old")
+    subprocess.run([sys.executable, "-c", KILLED_IN_A_FOLDER, path], check=False)
+    assert [file.name for file in path.iterdir()] == ["old"]
+    assert len(list(tmp_path.iterdir())) == 2  # what the killed process left
+    with pytest.raises(FileNotFoundError), files.whole_folder(path) as fresh:
+        (fresh / "nowhere" / "new").write_text("new")
+    assert [file.name for file in path.iterdir()] == ["old"]
+    with files.whole_folder(path) as fresh:
+        (fresh / "new").write_text("new")
+    assert [file.name for file in path.iterdir()] == ["new"]
+    assert [file.name for file in tmp_path.iterdir()] == ["cache"]
+
+
+PLAIN = re.compile(r"\.write_(text|bytes)\(|\bopen\([^)]*[\"'][wax]b?\+?[\"']|np\.savez?|mkstemp|mkdtemp")
+SCRATCH = {"run/rows_file.py", "data/download.py"}
+"""A memory-mapped file that is written over in place, and a download that goes on where it broke off."""
+
+
+def test_everything_else_is_written_by_the_one_writer() -> None:
+    root = Path(files.__file__).parents[1]
+    found = [
+        f"{path.relative_to(root)}: {line.strip()}"
+        for path in root.rglob("*.py")
+        if "files" not in path.relative_to(root).parts and path.relative_to(root).as_posix() not in SCRATCH
+        for line in path.read_text().splitlines()
+        if PLAIN.search(line) and not re.search(r"np\.save\(file,", line)
+    ]
+    assert found == []

@@ -214,7 +214,7 @@ def test_ctrl_c_loses_nothing(tmp_path: Path) -> None:
     """A command that is interrupted ends with 130, leaves a checkpoint, and goes on from it."""
     script = (
         "import sys; from fedkin.reproduction import tables; from fedkin.cli import main\n"
-        f"made = tables.parse('own.table', {TABLE.replace('rounds = 4', 'rounds = 100000')!r})\n"
+        f"made = tables.parse_table('own.table', {TABLE.replace('rounds = 4', 'rounds = 100000')!r})\n"
         "from fedkin.reproduction import reproduce; reproduce.find_table = lambda name: made\n"
         f"sys.argv = ['fedkin', 'reproduce', 'own.table', '--out', {str(tmp_path)!r}, '--jobs', '1', '--rows', 'local']\n"
         "main()"
@@ -279,11 +279,13 @@ def test_data_that_is_not_at_hand_is_one_line(tmp_path: Path, monkeypatch: pytes
 
 def test_the_page_is_made_of_kept_cells(table: tables.PublishedTable, tmp_path: Path) -> None:
     reproduce.carry_out(reproduce.plan("own.table", "desk", Kept(tmp_path / "results")), jobs=1)
-    written = page.write_page(tmp_path / "results", tmp_path / "docs" / "reproduction.md").read_text()
-    assert "## Digits, three methods" in written
+    path = page.write_page(tmp_path / "results", tmp_path / "docs" / "reproduction.md")
+    assert "do not edit it" in path.read_text()
+    assert "[own.table](reproduction-own.md#digits-three-methods-desk)" in path.read_text()
+    written = path.with_name("reproduction-own.md").read_text()
+    assert "## Digits, three methods (desk)" in written
     assert "| FedAvg | 90.00 ± 1.00 |" in written
     assert "fine-tuning helps: **" in written
-    assert "do not edit it" in written
     empty = page.write_page(tmp_path / "nothing", tmp_path / "empty.md").read_text()
     assert "- Digits, three methods (`own.table`): the method 'fedtomorrow' is not available" in empty
 
@@ -306,6 +308,6 @@ def test_showing_and_rendering_train_nothing(
     assert "2 cells are of an older version of the code" in shown.output
     rendered = CliRunner().invoke(app, ["reproduce", "--render", str(tmp_path / "page.md"), "--out", str(tmp_path)])
     assert rendered.exit_code == 0, rendered.output
-    assert "2 cells were computed by an older version of the code" in (tmp_path / "page.md").read_text()
+    assert "2 cells were computed by an older version of the code" in (tmp_path / "page-own.md").read_text()
     computed = CliRunner().invoke(app, ["reproduce", "own.table", "--out", str(tmp_path), "--jobs", "1"])
     assert "something was trained" in computed.output  # the spies work

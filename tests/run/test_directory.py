@@ -95,6 +95,19 @@ def test_only_what_is_in_the_manifest_is_there(stopped: Path) -> None:
     assert {name for name in found if not name.endswith(".safetensors")} - {MANIFEST} <= listed
 
 
+def test_another_version_of_fedkin_is_told_and_can_be_accepted(
+    stopped: Path, federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = fedkin.train(federation, "mlr", FedU(lr=0.1), "knn:2", rounds=5)
+    made = fedkin.__version__
+    monkeypatch.setattr(fedkin, "__version__", "99.1")
+    with pytest.raises(FedkinError, match=f"was begun by fedkin '{made}', this is 99.1.*--accept-changes") as told:
+        fedkin.resume(stopped)
+    assert "\n" not in str(told.value)
+    assert np.array_equal(fedkin.resume(stopped, accept_changes=True).rows, whole.rows)
+    assert fedkin.load(stopped).config["versions"]["fedkin"] == "99.1"
+
+
 @pytest.mark.parametrize("content", [b"", b"PK", b"no archive at all"])
 def test_a_damaged_graph_is_one_line_and_no_interruption(stopped: Path, content: bytes) -> None:
     (stopped / "graph.npz").write_bytes(content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +12,7 @@ from pydantic import Field, field_validator
 
 from fedkin.algorithm import Algorithm, Deploys, Setting, State
 from fedkin.clients import Clients, Replies
-from fedkin.errors import FedkinError
+from fedkin.errors import EveryoneFailed, FedkinError
 from fedkin.local.relax.public import parse_source
 from fedkin.local.relax.tasks import ANSWER, CHOOSE, EVALUATE, HEAR, MEET, PUBLISH, RELAX
 from fedkin.models import ModelLike, ModelSpec, estimators
@@ -112,28 +113,34 @@ class FedRelax(Algorithm):
         return state
 
     def _meet(self, state: State, clients: Clients, setting: Setting) -> State:
-        """Clients choose their public points, show them to their neighbours, and have their first models."""
-        ids, width = setting.everyone, int(np.prod(setting.task.input_shape, dtype=int))
+        """Clients choose their public points, show them to their neighbours, and have their first models.
+
+        Who fails here is absent from then on, with the reason: nobody knows its points.
+        """
+        absent: dict[str, str] = dict(state.values.get("absent", {}))
+        ids, width = _present(setting.everyone, absent, setting), int(np.prod(setting.task.input_shape, dtype=int))
         asked: dict[str, Any] = {
             "source": {"text": self.public, "size": self.public_size, "common": self.common, "clients": len(setting)}
         }
         chosen = clients.ask(CHOOSE, ids, shared=asked, bill=False)
+        absent, ids = {**absent, **chosen.failed}, chosen.ids
         size, common = int(chosen["count"].max()), bool(chosen["common"].all())
         if self.common and not common:  # drawn: what everyone contributes becomes the set of all
-            given = clients.ask(PUBLISH, ids, shared={**asked, "size": size, "numbers": size * width})["points"]
-            by_name = np.argsort(np.array(setting.names))
-            asked["points"] = torch.cat([given[k, : int(chosen["count"][k])] for k in by_name])
+            given = clients.ask(PUBLISH, ids, shared={**asked, "size": size, "numbers": size * width})
+            absent, ids = {**absent, **given.failed}, given.ids
+            count = dict(zip(chosen.ids.tolist(), chosen["count"].tolist()))
+            by_name = np.argsort(np.array(setting.names)[ids])
+            asked["points"] = torch.cat([given["points"][place, : count[int(ids[place])]] for place in by_name])
             size, common = len(asked["points"]), True
-        clients.ask(PUBLISH, ids, shared={**asked, "size": size, "keep": True}, bill="points" in asked)
+        size = state.values.get("points", size)  # at a second meeting: as at the first
+        kept = clients.ask(PUBLISH, ids, shared={**asked, "size": size, "keep": True}, bill="points" in asked)
+        absent, ids = {**absent, **kept.failed}, kept.ids
         degree = int(np.diff(setting.needs_graph(self.name).adjacency.indptr).max(initial=0))
         state = state.with_values(common=common, points=size, degree=degree)
         replies = clients.exchange("public", MEET, ids, self._message(state), bill=not common, padded=True)
-        if replies.failed:
-            name, reason = next(iter(replies.failed.items()))
-            raise FedkinError(f"client {name!r} could not make its first model: {reason}")
         if not common:
             state = _counted(state, replies, size * width * setting.spec.dtype.itemsize)
-        return state.with_values(memory=int(replies["memory"].max()))
+        return state.with_values(memory=int(replies["memory"].max()), absent={**absent, **replies.failed})
 
     def _message(self, state: State) -> dict[str, Any]:
         fields = ("alpha", "update", "exact_block", "weight", "distil", "distil_weight", "distil_from")
@@ -154,10 +161,16 @@ class FedRelax(Algorithm):
     def round(self, state: State, clients: Clients, cohort: np.ndarray, setting: Setting) -> State:
         """Neighbours exchange predictions; then everyone in the cohort improves its model at the same time."""
         state = self._met(state, clients, setting)
+        absent: dict[str, str] = state.values.get("absent", {})
+        missing = {name: absent[name] for name in (setting.names[k] for k in cohort) if name in absent}
+        there = _present(cohort, absent, setting)
+        if not len(there):
+            raise EveryoneFailed("every client of the cohort failed in the first meeting", missing)
         if self.exact_block:
-            self._answers(state, clients, cohort, setting)
-        replies = clients.exchange("predictions", RELAX, cohort, self._message(state))
-        state = replace(state, log={"failed": dict(replies.failed)} if replies.failed else {})
+            self._answers(state, clients, there, setting)
+        replies = clients.exchange("predictions", RELAX, there, self._message(state))
+        failed = {**missing, **replies.failed}
+        state = replace(state, log={"failed": failed} if failed else {})
         state = _counted(state, replies, state.values["points"] * setting.task.outputs * setting.spec.dtype.itemsize)
         loss, variation = (float(replies[key].sum()) if len(replies) else 0.0 for key in ("loss", "variation"))
         objective = loss + self.alpha * variation
@@ -214,8 +227,10 @@ class FedRelax(Algorithm):
         self, state: State, clients: Clients, setting: Setting, post: bool, parts: list[str], disclose: bool = False
     ) -> Replies:
         """Every client's own model: nothing is received that local training would change, so *pre* and *post* agree."""
-        shared = {**self._message(self._met(state, clients, setting)), "parts": parts, "disclose": disclose}
-        return clients.ask(EVALUATE, setting.everyone, shared=shared, bill=False)
+        state = self._met(state, clients, setting)
+        shared = {**self._message(state), "parts": parts, "disclose": disclose}
+        there = _present(setting.everyone, state.values.get("absent", {}), setting)
+        return clients.ask(EVALUATE, there, shared=shared, bill=False)
 
     def finished(self, state: State) -> bool:
         """Whether the last turn of all clients (a round, if all take part) lowered the objective by too little."""
@@ -224,6 +239,11 @@ class FedRelax(Algorithm):
             return False
         before, after = objectives
         return before - after < self.tolerance * abs(before)
+
+
+def _present(ids: np.ndarray, absent: Mapping[str, str], setting: Setting) -> np.ndarray:
+    """Those of the clients that were at the first meeting."""
+    return ids[[setting.names[k] not in absent for k in ids]] if absent else ids
 
 
 def _slots(setting: Setting) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

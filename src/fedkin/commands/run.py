@@ -98,7 +98,8 @@ def resume(
     rows_file: flags.RowsPath = None,
     ray_address: flags.RayAddress = None,
     accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="go on although files of the run were changed by hand")
+        bool,
+        typer.Option("--accept-changes", help="go on although files were changed by hand, or another fedkin began it"),
     ] = False,
     json: flags.Json = None,
 ) -> None:

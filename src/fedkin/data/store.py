@@ -9,8 +9,6 @@ import errno
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.errors import FedkinError
+from fedkin.files import whole, whole_folder, write_json
 
 
 def cache_folder() -> Path:
@@ -46,24 +45,12 @@ def read_meta(folder: Path) -> dict[str, Any] | None:
 
 
 def write_cache(folder: Path, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-    """Put arrays and meta.json into `folder` in one step: a temporary folder beside it, then a rename."""
-    with guarded(folder):
-        renewed = folder.exists()
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
-        try:
-            for name, array in arrays.items():
-                np.save(fresh / f"{name}.npy", array, allow_pickle=False)
-            (fresh / "meta.json").write_text(json.dumps({**meta, "arrays": sorted(arrays)}, indent=1))
-            if renewed:
-                old = Path(tempfile.mkdtemp(prefix=".old-", dir=folder.parent))
-                os.replace(folder, old / "old")
-                os.replace(fresh, folder)
-                shutil.rmtree(old, ignore_errors=True)
-            elif not folder.exists():  # else another process has just written the same
-                os.replace(fresh, folder)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+    """Put arrays and meta.json into `folder` in one step."""
+    with guarded(folder), whole_folder(folder) as fresh:
+        for name, array in arrays.items():
+            with whole(fresh / f"{name}.npy") as file:
+                np.save(file, array, allow_pickle=False)
+        write_json(fresh / "meta.json", {**meta, "arrays": sorted(arrays)})
 
 
 def read_cache(folder: Path, names: list[str]) -> dict[str, np.ndarray]:

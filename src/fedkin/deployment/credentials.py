@@ -6,7 +6,6 @@ For production, certificates come from your own authority; the keys of sites may
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedkin.files import owner_only, write_atomic
 
 DAYS = 365
 
@@ -25,13 +26,12 @@ def make_key(path: Path) -> Path:
     encoding, private = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH
     _write_secret(path, key.private_bytes(encoding, private, serialization.NoEncryption()))
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    path.with_name(f"{path.name}.pub").write_bytes(public + b"\n")
+    write_atomic(path.with_name(f"{path.name}.pub"), public + b"\n")
     return path
 
 
 def make_certificates(folder: Path, addresses: Sequence[str]) -> Path:
     """ca.pem, server.pem and server.key for a server that is reached under these names or IP addresses."""
-    folder.mkdir(parents=True, exist_ok=True)
     authority = ec.generate_private_key(ec.SECP384R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedkin test authority")])
     usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
@@ -52,8 +52,8 @@ def make_certificates(folder: Path, addresses: Sequence[str]) -> Path:
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
         .sign(authority, hashes.SHA384())
     )
-    (folder / "ca.pem").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
-    (folder / "server.pem").write_bytes(server.public_bytes(serialization.Encoding.PEM))
+    write_atomic(folder / "ca.pem", ca.public_bytes(serialization.Encoding.PEM))
+    write_atomic(folder / "server.pem", server.public_bytes(serialization.Encoding.PEM))
     plain, encoding = serialization.PrivateFormat.PKCS8, serialization.Encoding.PEM
     _write_secret(folder / "server.key", key.private_bytes(encoding, plain, serialization.NoEncryption()))
     return folder
@@ -80,6 +80,5 @@ def _name(address: str) -> x509.GeneralName:
 
 
 def _write_secret(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
+    with owner_only():
+        write_atomic(path, content)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from string import Template
 import numpy as np
 
 from fedkin.errors import FedkinError
+from fedkin.files import whole, whole_folder, write_atomic
+from fedkin.files.archive import write_archive
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
@@ -46,16 +47,21 @@ class Deployment:
         algorithms.get(self.algorithm)
 
     def write(self) -> list[Path]:
-        """Write everything; the folders of the sites are given back."""
-        from fedkin.deployment.credentials import make_certificates, make_key
-
+        """Write everything, or nothing; the folders of the sites are given back."""
         self.check()
         folder = self.folder.absolute()
+        with whole_folder(folder) as fresh:
+            self._write_app(fresh)
+        return [folder / "sites" / site for site in self.sites]
+
+    def _write_app(self, folder: Path) -> None:
+        from fedkin.deployment.credentials import make_certificates, make_key
+
         self._fill("pyproject.toml", folder / "pyproject.toml")
         self._fill("README.md", folder / "README.md", register=self._register(), start=self._start())
         for name in ("server_app", "client_app"):
             self._fill(f"{name}.py", folder / "fedkin_app" / f"{name}.py")
-        (folder / "fedkin_app" / "__init__.py").write_text("")
+        write_atomic(folder / "fedkin_app" / "__init__.py", b"")
         server = folder / "server"
         self._fill("federation.toml", server / "federation.toml")
         self._fill("start-superlink.sh", server / "start.sh")
@@ -69,11 +75,10 @@ class Deployment:
             self._fill("site.toml", own / "site.toml", site=site, data=data)
             self._fill("start-supernode.sh", own / "start.sh", own_port=self.port + 1 + number)
             self._fill("supernode.service", own / f"fedkin-{site}.service", site=site)
-            shutil.copy(server / "certificates" / "ca.pem", own / "ca.pem")
+            write_atomic(own / "ca.pem", (server / "certificates" / "ca.pem").read_bytes())
             make_key(own / "key")
         if self.example:
-            self._write_example()
-        return [folder / "sites" / site for site in self.sites]
+            self._write_example(folder)
 
     def _fill(self, template: str, path: Path, **more: object) -> None:
         text = (files("fedkin.deployment") / "templates" / template).read_text()
@@ -90,8 +95,7 @@ class Deployment:
             "path": os.pathsep.join([str(Path(sys.executable).parent), os.defpath]),
             **more,
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(Template(text).substitute(facts))
+        write_atomic(path, Template(text).substitute(facts).encode())
         if path.suffix == ".sh":
             path.chmod(0o755)
 
@@ -101,11 +105,12 @@ class Deployment:
     def _start(self) -> str:
         return "\n".join(f"    sites/{site}/start.sh &" for site in self.sites)
 
-    def _write_example(self) -> None:
+    def _write_example(self, folder: Path) -> None:
         from fedkin import data
 
         federation = data.load("digits", clients=len(self.sites), partition="dirichlet:0.3", seed=0)
         for k, site in enumerate(self.sites):
             parts = (federation.train[k], federation.test[k])
             x, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-            np.savez(self.folder / "sites" / site / "data.npz", x=x, y=y)
+            with whole(folder / "sites" / site / "data.npz") as file:
+                write_archive(file, {"x": x, "y": y}, compress=False)

@@ -3,7 +3,7 @@
 Settings are a TOML file on the server (run config: settings="…/federation.toml", out="…/result"):
 
     [federation]                sites, wait, timeout, task, classes, test_fraction, validation_fraction, split_seed,
-                                accept, owners, most_samples, update_limit
+                                accept, accept_changes, owners, most_samples, update_limit
     [federation.forecast]       mean, std, every, missing, told: targets are z-scores of a series (missing = inf: none is)
     [model]                     name; with name = "sites" also allowed: the models that clients may bring
     [algorithm]  [graph]  [run]       as for fedkin run
@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -30,6 +30,7 @@ from fedkin.engines.flower.register import Register
 from fedkin.engines.flower.roll import FederationSettings, Roll
 from fedkin.engines.flower.setup import SITES, models_of, resolve
 from fedkin.errors import FedkinError, first_fault, unknown
+from fedkin.files import read_text
 from fedkin.graphs import ClientGraph
 from fedkin.result import Result
 from fedkin.result.export import card
@@ -56,29 +57,26 @@ class FederationFile:
     def read(cls, path: Path, **changes: Any) -> FederationFile:
         """From a file; `changes` (rounds, algorithm) come from flwr run --run-config, where they are not empty."""
         try:
-            sections = tomllib.loads(path.read_text())
-        except OSError as problem:
-            raise FedkinError(f"{path} cannot be read: {problem.strerror}") from problem
+            sections = tomllib.loads(read_text(path))
         except tomllib.TOMLDecodeError as problem:
             raise FedkinError(f"{path} is not valid TOML: {problem}") from problem
         for name in sections:
             if name not in FILE_SECTIONS:
                 raise unknown(f"section in {path}", name, FILE_SECTIONS)
-        try:
-            federation = FederationSettings(**sections.get("federation", {}))
-        except ValidationError as problem:
-            raise FedkinError(first_fault("federation", problem)) from problem
+            if not isinstance(sections[name], dict):
+                raise FedkinError(f"{path}: {name} is no section; write [{name}] and its settings below")
+        federation = read_section("federation", FederationSettings, sections.get("federation", {}))
         method = dict(sections.get("algorithm", {"name": "fedavg"}))
         if changes.get("algorithm") and changes["algorithm"] != method.get("name"):
             method = {"name": changes["algorithm"]}
         run = {**sections.get("run", {}), **({"rounds": changes["rounds"]} if changes.get("rounds") else {})}
-        graph = sections.get("graph", {})
-        given = graph.get("name") or (str(path.parent / graph["file"]) if "file" in graph else None)
+        graph = read_section("graph", GraphSection, sections.get("graph", {}))
+        given = graph.name or (str(path.parent / graph.file) if graph.file else None)
         algorithm = algorithms.make(str(method.pop("name", "fedavg")), method)
         options = make_options(**{**run, "engine": "flower"})
         if (options.device, options.precision) != ("cpu", "float32"):
             raise FedkinError("Flower sites compute on the CPU in float32; leave device and precision out of [run]")
-        model = _model(sections.get("model", {}))
+        model = read_section("model", ModelSection, sections.get("model", {}))
         return cls(federation, model.name, model.allowed, algorithm, given, options)
 
 
@@ -89,11 +87,22 @@ class ModelSection(BaseModel):
     allowed: list[str] = []
 
 
-def _model(section: Mapping[str, Any]) -> ModelSection:
+class GraphSection(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    name: str | None = None
+    file: str | None = None
+
+
+SectionT = TypeVar("SectionT", bound=BaseModel)
+
+
+def read_section(name: str, schema: type[SectionT], section: Mapping[str, Any]) -> SectionT:
+    """A section of federation.toml by its schema; one line names the setting that does not fit."""
     try:
-        return ModelSection(**section)
+        return schema.model_validate(dict(section))
     except ValidationError as problem:
-        raise FedkinError(first_fault("model", problem)) from problem
+        raise FedkinError(first_fault(name, problem)) from problem
 
 
 def train_sites(line: Line, plan: FederationFile, out: Path, callbacks: tuple[Callback, ...] = ()) -> Result:
@@ -108,7 +117,7 @@ def train_sites(line: Line, plan: FederationFile, out: Path, callbacks: tuple[Ca
     spec = plan.algorithm.model_spec(model, roster.names, roster.task, getattr(torch, plan.options.dtype))
     clients = FlowerClients(line, called, spec, register, plan.federation)
     run = Run(roster, clients, spec, plan.algorithm, plan.options, _graph_of_run(plan, out), out, callbacks)
-    run.take_up()
+    run.take_up(plan.federation.accept_changes)
     result = run.run()
     cards = {name: card(result, k, []) for k, name in enumerate(result.names)}
     for name, reason in clients.deploy(cards).items():

@@ -114,8 +114,8 @@ class Federation:
     ) -> Federation:
         """A federation from `{client name: (X, y)}`.
 
-        X is (n, *input shape), y is (n,) labels or numbers. X is kept in its own type (uint8 images as bytes), and a
-        memory-mapped X stays in its file; `scaling` says what makes inputs of it, batch by batch: a number to multiply by
+        `X` is `(n, *input shape)`, `y` is `(n,)` labels or numbers. `X` is kept in its own type (uint8 images as bytes), and a
+        memory-mapped `X` stays in its file; `scaling` says what makes inputs of it, batch by batch: a number to multiply by
         (1/255), or a `fedkin.federation.Rescaling`. Each client is split into train, validation and test,
         stratified by class where a class has enough samples. A client may instead bring its own split as
         `{"train": (X, y), "test": (X, y), "validation": (X, y)}` (the last is optional).

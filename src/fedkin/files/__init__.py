@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedkin.files.atomic import Bytes, append, clean_up, whole, write_atomic
+    from fedkin.files.atomic import Bytes, append, clean_up, owner_only, whole, whole_folder, write_atomic
     from fedkin.files.lock import Lock
     from fedkin.files.manifest import MANIFEST, FileBatch, Manifest
     from fedkin.files.tensors import read_tensors, write_tensors
@@ -25,12 +25,14 @@ __all__ = [
     "Manifest",
     "append",
     "clean_up",
+    "owner_only",
     "plain",
     "read_json",
     "read_tensors",
     "read_text",
     "versions",
     "whole",
+    "whole_folder",
     "write_atomic",
     "write_json",
     "write_tensors",
@@ -41,7 +43,9 @@ _ROOMS = {
         "Bytes",
         "append",
         "clean_up",
+        "owner_only",
         "whole",
+        "whole_folder",
         "write_atomic",
     ),
     "lock": ("Lock",),

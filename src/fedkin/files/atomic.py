@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,6 +35,35 @@ def whole(path: Path) -> Iterator[IO[bytes]]:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill that takes the place of `path` when the block ends well, and leaves no trace otherwise.
+
+    What was there goes first: a reader finds the old folder, for a moment none, or the new one.
+    """
+    fresh, before = part_of(path), part_of(path.with_name(f"{path.name}.before"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _drop_dead(path)
+    _remove(fresh)
+    try:
+        fresh.mkdir()
+        yield fresh
+        with told_apart(path, "was not written"):
+            while fresh.exists():
+                with suppress(FileNotFoundError):
+                    os.replace(path, before)
+                try:
+                    os.replace(fresh, path)
+                except OSError as problem:
+                    if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+                    _remove(before)  # another process has just put its own there
+        sync_folder(path.parent)
+    finally:
+        _remove(fresh)
+        _remove(before)
 
 
 def write_atomic(path: Path, content: Bytes | Iterable[Bytes]) -> None:
@@ -74,8 +104,18 @@ def told_apart(path: Path, outcome: str) -> Iterator[None]:
     except OSError as problem:
         if problem.errno in REASONS:
             reason = REASONS[problem.errno]
-            raise FedkinError(f"{reason}, {path} {outcome}; free some space and resume") from problem
+            raise FedkinError(f"{reason}, {path} {outcome}; free some space and start again") from problem
         raise
+
+
+@contextmanager
+def owner_only() -> Iterator[None]:
+    """Files made meanwhile can be read by their owner alone (600, folders 700)."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def put_in_place(temporary: Path, path: Path) -> None:
@@ -96,18 +136,25 @@ def sync_folder(folder: Path) -> None:
 
 def clean_up(folder: Path) -> None:
     """Remove what killed writers left in a folder and those below it. Only the folder's owner may call this."""
-    for left in folder.rglob(".*.part"):
-        with suppress(OSError):
-            left.unlink()
+    for left in [*folder.rglob(".*.part")]:
+        _remove(left)
 
 
 def _drop_dead(path: Path) -> None:
     """Remove what killed processes of this machine left of this file."""
     for left in path.parent.glob(f".{_literal(path.name)}.*.part"):
-        found = re.fullmatch(re.escape(f".{path.name}.") + r"(\d+)\.part", left.name)
+        found = re.fullmatch(re.escape(f".{path.name}.") + r"(?:before\.)?(\d+)\.part", left.name)
         if found and not _alive(int(found[1])):
-            with suppress(OSError):
-                left.unlink()
+            _remove(left)
+
+
+def _remove(left: Path) -> None:
+    """A file or a folder, if it is there."""
+    with suppress(OSError):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
 
 
 def _literal(name: str) -> str:

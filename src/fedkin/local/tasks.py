@@ -216,15 +216,20 @@ def evaluate_task(shard: Shard, request: Request) -> dict[str, Tensor]:
 
 @client_task("cross_evaluate")
 def cross_evaluate_task(shard: Shard, request: Request) -> dict[str, Tensor]:
-    """Every model on this client's test samples: mean metric of each of M models, (k, M); shared: models (M, B)."""
+    """Every model on this client's test samples; shared: models (M, B).
+
+    Returns "metric" (k, M), the headline metric of each of M models; "metric_count" (k, M), the number of test samples, or 0
+    where the metric has no value; "count" (k,), the number of test samples.
+    """
     models: Tensor = request.shared["models"].to(shard.spec.dtype)
     table = torch.zeros((len(request.ids), len(models)), dtype=torch.float64)
-    count = torch.as_tensor(shard.test.sizes[request.ids])
+    counts = torch.zeros(table.shape, dtype=torch.int64)
     for m, model in enumerate(models):
         rows = model.expand(len(request.ids), -1)
         found = evaluate_rows(shard, request.ids, rows, "test")
-        table[:, m], count = found[shard.task.metric], found.get(f"{shard.task.metric}_count", count)
-    return {"metric": table, "count": count}
+        table[:, m] = found[shard.task.metric]
+        counts[:, m] = found.get(f"{shard.task.metric}_count", found["count"])
+    return {"metric": table, "metric_count": counts, "count": torch.as_tensor(shard.test.sizes[request.ids])}
 
 
 @client_task("statistics")

@@ -45,7 +45,7 @@ def auto(
     watch: WatchMembers = lambda member, round, rounds: None,
     **options: Any,
 ) -> Result:
-    """Give every client the best model that collaboration can give, without a choice of method, graph or strength.
+    """Give every client the best model that collaboration can give, without a choice of method, graph or strength::
 
         1 folds      every client cuts its own training samples into F folds; test samples are out of reach
         2 members    Local, FedAvg, Kin, each also after 10, 50 and 200 local steps, and pFedBayes, once per fold

@@ -1,12 +1,15 @@
-"""docs/reproduction.md, generated from the kept cells. Nothing in it is written by hand."""
+"""docs/reproduction.md and a page per paper, generated from the kept cells. Nothing in them is written by hand."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from fedkin.algorithms import get, names
 from fedkin.files import write_atomic
 from fedkin.reproduction import moment, text
 from fedkin.reproduction.cells import cells_of
@@ -31,17 +34,32 @@ anew; cells whose code does something else by now are counted below as of an old
 
 
 def write_page(results: Path, path: Path) -> Path:
-    """Write the page about everything under `results`."""
+    """Write the page about everything under `results`, and beside it one per paper: reproduction-fedu.md."""
     plans = list(kept_tables(Kept(results)))
-    parts = [
-        INTRODUCTION,
-        *overview(plans),
-        *moment.moment_section(plans),
-        *(part for chosen in plans for part in table_section(chosen, path.parent)),
-    ]
-    parts += list(not_run({chosen.table.name for chosen in plans}))
-    write_atomic(path, ("\n".join(parts).rstrip() + "\n").encode())
+    parts = [INTRODUCTION, *overview(plans, path.stem), *moment.moment_section(plans)]
+    _write(path, [*parts, *not_run({chosen.table.name for chosen in plans})])
+    for paper, own in groupby(plans, key=paper_of):
+        sections = [part for chosen in own for part in table_section(chosen, path.parent)]
+        title = f"# {_titled(paper)}: published tables beside ours\n\nHow to read them: [reproduction]({path.name}).\n"
+        _write(path.with_name(page_of(paper, path.stem)), [title, *sections])
     return path
+
+
+def _write(path: Path, parts: list[str]) -> None:
+    write_atomic(path, ("\n".join(parts).rstrip() + "\n").encode())
+
+
+def paper_of(chosen: Reproduction) -> str:
+    """The method whose paper has the table: "fedu" of fedu.table1."""
+    return chosen.table.name.partition(".")[0]
+
+
+def _titled(paper: str) -> str:
+    return get(paper).title if paper in names() else paper
+
+
+def page_of(paper: str, stem: str) -> str:
+    return f"{stem}-{paper}.md"
 
 
 def kept_tables(kept: Kept) -> Iterator[Reproduction]:
@@ -59,8 +77,8 @@ def kept_tables(kept: Kept) -> Iterator[Reproduction]:
                 told |= chosen.found
 
 
-def overview(plans: list[Reproduction]) -> Iterator[str]:
-    """One line per table: how many cells agree, how many claims hold."""
+def overview(plans: list[Reproduction], stem: str) -> Iterator[str]:
+    """One line per table: how many cells agree, how many claims hold. `stem` is that of the page's file."""
     yield "| table | scale | within the spread | within 2 points (10 %) | further off | claims that hold | only pre or only post | do not hold |"
     yield "|---|---|---|---|---|---|---|---|"
     for chosen in plans:
@@ -74,19 +92,24 @@ def overview(plans: list[Reproduction]) -> Iterator[str]:
             sum(mark.startswith("holds only") for mark in marks),
             marks.count("does not hold"),
         ]
-        link = f"[{summary['name']}](#{anchor(chosen)})"
+        link = f"[{summary['name']}]({page_of(paper_of(chosen), stem)}#{anchor(chosen)})"
         yield "| " + " | ".join([link, chosen.scale, *(str(count) for count in (*counts, *held))]) + " |"
     yield ""
 
 
+def heading(chosen: Reproduction) -> str:
+    return f"{chosen.table.title} ({chosen.scale})"
+
+
 def anchor(chosen: Reproduction) -> str:
-    return f"{chosen.table.name}-{chosen.scale}".replace(".", "-")
+    """The heading's, as GitHub and the documentation site make it."""
+    return re.sub(r"[^\w\- ]", "", heading(chosen).lower()).replace(" ", "-")
 
 
 def table_section(chosen: Reproduction, home: Path) -> Iterator[str]:
     """A table or figure with its numbers, claims and doubts."""
     table, summary = chosen.table, chosen.summary()
-    yield f'<a id="{anchor(chosen)}"></a>\n\n## {table.title}\n'
+    yield f"## {heading(chosen)}\n"
     seeds, published = summary["seeds"], table.seeds
     fewer = chosen.scale == "paper" and seeds < published
     command = f"fedkin reproduce {table.name} --scale {chosen.scale}" + (f" --seeds {seeds}" if fewer else "")

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fedkin.errors import FedkinError, unknown
-from fedkin.files import write_atomic, write_json
+from fedkin.files import whole, write_atomic, write_json
 from fedkin.task import Scale
 
 if TYPE_CHECKING:
@@ -136,21 +136,23 @@ class InUnits(nn.Module):
 def _write_program(module: nn.Module, result: Result, format: Format, path: Path, client: str) -> None:
     """The model as a program that runs without fedkin, over batches of any size."""
     batch: Mapping[int, Any] = {0: torch.export.Dim.DYNAMIC}
-    path.parent.mkdir(parents=True, exist_ok=True)
     if result.task.scale is not None:
         module = InUnits(module, result.task.scale)
     try:
         program = torch.export.export(module.eval(), (example_input(module, result),), dynamic_shapes=(batch,))
         if format == "torch":
-            torch.export.save(program, path)
+            with whole(path) as file:
+                torch.export.save(program, file)
         else:
-            _to_onnx(program, path)
+            write_atomic(path, _to_onnx(program))
+    except FedkinError:
+        raise
     except Exception as problem:
         first = str(problem).strip().split("\n")[0]
         raise FedkinError(f"client {client!r}: the model cannot be exported as {format}: {first}") from problem
 
 
-def _to_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
+def _to_onnx(program: torch.export.ExportedProgram) -> bytes:
     exporter = logging.getLogger("torch.onnx")
     before = exporter.level
     exporter.setLevel(logging.ERROR)  # it warns of packages that no model here needs
@@ -159,4 +161,4 @@ def _to_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
     finally:
         exporter.setLevel(before)
     assert translated is not None
-    translated.save(str(path), external_data=False)
+    return bytes(translated.model_proto.SerializeToString())

@@ -289,17 +289,24 @@ def load(directory: str | Path, model: ModelLike | None = None, accept_changes: 
         raise FedkinError(f"{out} holds no finished result (result.safetensors is missing){hint}")
     Manifest(out, accept_changes).refuse_changes(FILES, accept_changes)
     tensors, facts = read_tensors(path)
-    check_facts(path.with_suffix(".json"), facts)
-    names = tuple(facts["names"])
-    check_tensors(path, tensors, len(names), ("rows", "sizes", "models", "counters", "influence", "label_counts"))
-    config, history = read_config(out), History.load(out / "history.jsonl", names)
     try:
-        return _assembled(out, names, tensors, facts, config, history, model)
+        check_facts(path.with_suffix(".json"), facts)
+        names = tuple(facts["names"])
+        graph = ClientGraph.load(out / "graph.npz").align(names) if (out / "graph.npz").exists() else None
+        check_tensors(path, tensors, _axes(facts, graph))
+        config, history = read_config(out), History.load(out / "history.jsonl", names)
+        return _assembled(out, names, tensors, facts, config, history, model, graph)
     except FedkinError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, MemoryError) as problem:
         first = f"{type(problem).__name__}: {problem}".split("\n")[0]
         raise FedkinError(f"{out} does not hold what a run leaves behind ({first})") from problem
+
+
+def _axes(facts: Mapping[str, Any], graph: ClientGraph | None) -> dict[str, int]:
+    """How long the axes of a result's arrays are, as far as its other files tell (see `ARRAY_AXES`)."""
+    axes = {"K": len(facts["names"]), "C": len(facts["task"]["classes"]), "P": len(facts["facts"].get("peers", ()))}
+    return axes if graph is None else {**axes, "E": graph.adjacency.nnz}
 
 
 def _assembled(
@@ -310,6 +317,7 @@ def _assembled(
     config: Mapping[str, Any],
     history: History,
     model: ModelLike | None,
+    graph: ClientGraph | None,
 ) -> Result:
     task = Task.read(facts["task"])
     named = config["model"]["name"]
@@ -321,6 +329,8 @@ def _assembled(
         spec = with_memory(spec, task, *how)
     if spec is not None and "models" in tensors and tensors["models"].shape != (len(names), spec.layout.width):
         raise FedkinError(f"{out}: models of shape {tuple(tensors['models'].shape)} do not fit {named}")
+    if spec is not None and "models" in tensors and tensors["counters"].shape[1] != len(spec.layout.counters):
+        raise FedkinError(f"{out}: counters of shape {tuple(tensors['counters'].shape)} do not fit {named}")
     counts = tensors.get("label_counts")
     extras = {name.removeprefix("extra/"): value for name, value in tensors.items() if name.startswith("extra/")}
     parts = Parts.read(extras, len(names))
@@ -339,7 +349,7 @@ def _assembled(
         metrics=facts["metrics"],
         history=history,
         config=config,
-        graph=ClientGraph.load(out / "graph.npz") if (out / "graph.npz").exists() else None,
+        graph=graph,
         raw_influence=tensors.get("influence"),
         extras=extras,
         label_counts=None if counts is None else counts.numpy(),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedkin.errors import FedkinError, first_fault
 from fedkin.files import read_text
+from fedkin.task import Task
 
 
 class Named(BaseModel):
@@ -103,17 +104,56 @@ def check_facts(path: Path, facts: Mapping[str, Any]) -> None:
     ]
     if not clients or any(len(values) != clients for values in per_client):
         raise FedkinError(f"{path} is no result: its lists do not have one entry for each of {clients} clients")
+    headline = f"test_{Task.read(found.task).metric}"
+    for when in ("pre", "post", "deployed"):
+        if headline not in found.metrics.get(when, {}):
+            raise FedkinError(f"{path} is no result: metrics lack {when} {headline}")
     if not isinstance(facts["facts"].get("finished"), bool) or type(facts["facts"].get("rounds")) is not int:
         raise FedkinError(f"{path} is no result: it does not say whether the run finished, and after how many rounds")
 
 
-def check_tensors(path: Path, tensors: Mapping[str, Tensor], clients: int, columns: Sequence[str]) -> None:
-    """The tensors of a result: one row per client."""
-    for name in ("rows", "sizes"):
+ARRAY_AXES = {
+    "rows": "K B", "models": "K M", "counters": "K N", "sizes": "K", "influence": "K K", "label_counts": "K C",
+    "extra/kin": "K K", "extra/kin_peers": "K p", "extra/kin_weights": "K p+1", "extra/kin_of_peers": "K P",
+    "extra/learned_graphs": "r K K", "extra/learned_rounds": "r", "extra/edge_traffic": "E 2",
+    "extra/start_kin": "s M", "extra/start_fedavg": "1 M",
+}  # fmt: skip
+"""The axes of every array of a result. K: clients, C: classes, P: clients of the run that newcomers joined, E: entries of the
+graph's adjacency; other letters stand for one number throughout."""
+WHOLE_NUMBERS = ("sizes", "counters", "label_counts", "extra/kin_peers", "extra/learned_rounds", "extra/edge_traffic")
+"""Whole numbers from 0; all others are floating-point numbers."""
+MAY_DIVERGE = ("rows", "models", "extra/start_kin", "extra/start_fedavg")
+"""Weights, where NaN is no sign of damage; all others are finite."""
+
+
+def check_tensors(path: Path, tensors: Mapping[str, Tensor], axes: Mapping[str, int]) -> None:
+    """The tensors of a result: those it needs, and each with the axes, kind and range of its numbers."""
+
+    def fault(name: str, what: str) -> FedkinError:
+        return FedkinError(f"{path} is no result: {name!r} {what}")
+
+    for name, needed in {"rows": True, "sizes": True, "counters": "models" in tensors}.items():
+        if needed and name not in tensors:
+            raise fault(name, "is missing")
+    known = dict(axes)
+    for name, text in ARRAY_AXES.items():
         if name not in tensors:
-            raise FedkinError(f"{path} is no result: it lacks {name!r}")
-    for name in columns:
-        if name in tensors and (tensors[name].ndim < 1 or len(tensors[name]) != clients):
-            raise FedkinError(f"{path} is no result: {name!r} has {tuple(tensors[name].shape)} for {clients} clients")
-    if tensors["rows"].ndim != 2 or ("models" in tensors and "counters" not in tensors):
-        raise FedkinError(f"{path} is no result: rows have shape {tuple(tensors['rows'].shape)}")
+            continue
+        value, letters = tensors[name], text.split()
+        fits = value.ndim == len(letters)
+        for letter, size in zip(letters, value.shape if fits else ()):
+            base, _, more = letter.partition("+")
+            due = int(base) if base.isdigit() else known.setdefault(base, size - int(more or 0))
+            fits &= size == due + int(more or 0)
+        if not fits:
+            told = " × ".join(str(known.get(letter, letter)) for letter in letters)
+            raise fault(name, f"has shape {tuple(value.shape)}, not {told}")
+        if value.is_floating_point() == (name in WHOLE_NUMBERS):
+            raise fault(name, f"holds {value.dtype}")
+        if name in WHOLE_NUMBERS and value.numel() and int(value.min()) < 0:
+            raise fault(name, "is negative")
+        if name not in MAY_DIVERGE and value.is_floating_point() and not bool(value.isfinite().all()):
+            raise fault(name, "holds NaN or infinity")
+    peers = tensors.get("extra/kin_peers")
+    if peers is not None and peers.numel() and int(peers.max()) >= axes["K"]:
+        raise fault("extra/kin_peers", "names a client that there is not")

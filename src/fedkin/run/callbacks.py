@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Iterable, Sequence
 from inspect import signature
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from fedkin.errors import FedkinError
+from fedkin.files import append, write_atomic
 from fedkin.result.history import Record
 
 if TYPE_CHECKING:
@@ -115,19 +117,25 @@ class CsvHistory(Callback):
         self.path = Path(path)
 
     def on_start(self, run: Run) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "w", newline="") as file:
-            csv.writer(file).writerow(["round", "seconds", "bytes", "train_loss", "when", "metric", "mean"])
-        for record in run.history:
-            self.on_round(run, record)
+        head = ["round", "seconds", "bytes", "train_loss", "when", "metric", "mean"]
+        write_atomic(self.path, _lines([head, *(line for record in run.history for line in self._told(record))]))
 
     def on_round(self, run: Run, record: Record) -> None:
-        with open(self.path, "a", newline="") as file:
-            table = csv.writer(file)
-            for when in ("pre", "post"):
-                for metric in record.get(when, {}):
-                    head = [record["round"], record["seconds"], record["bytes"], record["log"].get("train_loss")]
-                    table.writerow([*head, when, metric, _mean(record, when, metric)])
+        append(self.path, [_lines(self._told(record))])
+
+    def _told(self, record: Record) -> list[list[Any]]:
+        head = [record["round"], record["seconds"], record["bytes"], record["log"].get("train_loss")]
+        return [
+            [*head, when, metric, _mean(record, when, metric)]
+            for when in ("pre", "post")
+            for metric in record.get(when, {})
+        ]
+
+
+def _lines(rows: Iterable[Sequence[Any]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode()
 
 
 class TensorBoard(Callback):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedkin.algorithm import Setting, State
-from fedkin.clients import Replies
+from fedkin.clients import Clients, Replies
 from fedkin.placement import on_device
 
 
@@ -78,3 +78,10 @@ def picked(trained: np.ndarray, after: tuple[Tensor, Tensor], before: tuple[Tens
         return after if trained.all() else before
     choose = torch.from_numpy(trained)[:, None]
     return torch.where(choose, after[0], before[0]), torch.where(choose, after[1], before[1])
+
+
+def on_global_test(clients: Clients, models: Tensor) -> list[float]:
+    """The metric of every client's model on the union of all test sets, one value per client."""
+    replies = clients.ask("cross_evaluate", np.arange(len(models)), shared={"models": models}, bill=False)
+    weight = replies["metric_count"].double()
+    return ((weight * replies["metric"]).sum(dim=0) / weight.sum(dim=0).clamp(min=1)).tolist()

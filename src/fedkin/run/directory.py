@@ -9,6 +9,7 @@ from typing import Any
 
 import tomli_w
 
+import fedkin
 from fedkin.errors import FedkinError
 from fedkin.files import FileBatch, Lock, Manifest, clean_up
 from fedkin.graphs import ClientGraph
@@ -45,8 +46,14 @@ class RunDirectory:
                 batch.write(self.path / "graph.npz", graph.to_bytes())
 
     def refuse_changes(self, accept: bool = False) -> None:
-        """One line if a file that a resumed run goes by was changed by someone else."""
+        """One line if a file that a resumed run goes by was changed by someone else, or another fedkin wrote it."""
         Manifest(self.path, accept).refuse_changes(READ, accept)
+        made = read_config(self.path)["versions"].get("fedkin", fedkin.__version__)
+        if made != fedkin.__version__ and not accept:
+            raise FedkinError(
+                f"{self.path} was begun by fedkin {made!r}, this is {fedkin.__version__}: the rest may come out otherwise; "
+                f"take that version, or go on with this one: fedkin resume {self.path} --accept-changes"
+            )
 
     def history_size(self) -> int | None:
         """How much of the history belongs to the checkpoints; None where there is no manifest to say so."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from fedkin.algorithm import Algorithm
-from fedkin.clients import Clients
-from fedkin.errors import FedkinError
+from fedkin.clients import Clients, Replies
+from fedkin.errors import EveryoneFailed
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.build import build
 from fedkin.roster import Roster
@@ -29,15 +31,38 @@ def warn_of_lone_clients(graph: ClientGraph, algorithm: Algorithm) -> None:
 
 
 def build_from(spec: str, roster: Roster, clients: Clients, seed: int) -> ClientGraph:
-    """The graph that `spec` describes, from what clients disclose: statistics, label counts, sizes. Never samples."""
+    """The graph that `spec` describes, from what clients disclose: statistics, label counts, sizes. Never samples.
+
+    A client that tells nothing, or nonsense, has no neighbours, and a warning says why; the others' graph is theirs alone.
+    """
+    told: dict[tuple[Any, ...], Replies] = {}
+    silent: dict[str, str] = {}
+    there = np.arange(len(roster))
 
     def disclosed(what: str, **options: float) -> np.ndarray:
         if what in roster.truth:
-            return roster.truth[what]
-        replies = clients.ask(what, np.arange(len(roster)), shared=options)
-        if replies.failed:
-            name, reason = next(iter(replies.failed.items()))
-            raise FedkinError(f"client {name!r} could not disclose its {what}: {reason}")
-        return replies[what].cpu().numpy()
+            return roster.truth[what][there]
+        question = what, *sorted(options.items())
+        if question not in told:
+            told[question] = clients.ask(what, np.arange(len(roster)), shared=options)
+        replies = told[question]
+        if not np.isin(there, replies.ids).all():
+            silent.update({name: f"told no {what}: {reason}" for name, reason in replies.failed.items()})
+            raise EveryoneFailed(f"graph {spec}", silent)
+        return replies[what].cpu().numpy()[np.searchsorted(replies.ids, there)]
 
-    return build(spec, roster.names, disclosed, seed)
+    while True:
+        try:
+            graph = build(spec, [roster.names[k] for k in there], disclosed, seed)
+            break
+        except EveryoneFailed:
+            there = np.array([k for k in there if roster.names[k] not in silent], dtype=np.int64)
+            if not silent or not len(there):
+                raise
+    if not silent:
+        return graph
+    for name, reason in silent.items():
+        warnings.warn(f"client {name!r} {reason}; it has no neighbours", stacklevel=2)
+    edges = graph.adjacency.tocoo()
+    shape = (len(roster), len(roster))
+    return ClientGraph(sp.coo_array((edges.data, (there[edges.row], there[edges.col])), shape=shape), roster.names)

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedkin import algorithms
 from fedkin.algorithm import Algorithm, Setting, State
 from fedkin.clients import Clients, Replies, joined
-from fedkin.errors import FedkinError
+from fedkin.errors import EveryoneFailed, FedkinError
 from fedkin.files import FileBatch
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelSpec, rows_of
@@ -27,9 +26,10 @@ from fedkin.roster import Roster
 from fedkin.run import checkpoint
 from fedkin.run.cadence import Saves, rounds_between_tests
 from fedkin.run.callbacks import Callback, Interrupt, as_callbacks
-from fedkin.run.deployed import choose_trained, moved, per_client_metrics, picked, whole_models
+from fedkin.run.deployed import choose_trained, moved, on_global_test, per_client_metrics, picked, whole_models
 from fedkin.run.directory import RunDirectory, refuse_other_settings
 from fedkin.run.falling import still_falling
+from fedkin.run.fits import refuse_misfits
 from fedkin.run.graph import build_from, wanted, warn_of_lone_clients
 from fedkin.run.notices import notices, single_class
 from fedkin.run.options import Options
@@ -39,6 +39,9 @@ from fedkin.streams import Streams
 
 INFLUENCE_LIMIT = 1500
 """Above this many clients the K×K influence matrix is kept only on request."""
+
+SKIPS = 3
+"""So many rounds in a row in which all of a cohort fail end the run; of all clients, one."""
 
 ASK_LIMIT = 2**28
 """Rows of more bytes than this are evaluated some clients at a time, by methods that write over rows in place."""
@@ -65,10 +68,7 @@ class Run:
         self.directory = None if out is None else RunDirectory(out)
         self.callbacks = as_callbacks(callbacks)
         streams = Streams(options.seed)
-        if options.global_test and not spec.layout.width:
-            raise FedkinError("global_test moves models between clients, but these clients bring models of their own")
-        if roster.task.augment is not None and not algorithm.augments:
-            raise FedkinError(f"{algorithm.name} fits models of the clients' own, not by batches; leave out augment")
+        refuse_misfits(roster.task, spec, algorithm, options)
         used = wanted(graph, algorithm, roster)
         if isinstance(used, str):
             used = build_from(used, roster, clients, options.seed)
@@ -76,8 +76,6 @@ class Run:
             clients.link(used)
             warn_of_lone_clients(used, algorithm)
         self.placement = spec.placement
-        if not self.placement.on_host and (options.rows_file is not None or not spec.layout.width):
-            raise FedkinError(f"device {options.device!r} needs rows, and has them in its memory: leave out rows_file")
         self.setting = Setting(
             roster.names, clients.sizes, roster.task, spec, streams, used, roster.truth, options.rounds
         )
@@ -93,6 +91,8 @@ class Run:
             trained=int(roster.train.sum()),
         )
         self.saves = Saves()
+        self.skipped = 0
+        """Rounds in a row in which nobody of the cohort answered well."""
         self.finished = False
         self.final: dict[str, Replies] = {}
         """The last evaluation with the clients' whole models, "pre" and "post"."""
@@ -170,8 +170,15 @@ class Run:
         cohort = self.algorithm.cohort(number, self.options.cohort_size(len(self.setting)), self.setting)
         evaluates = self._evaluates(number)
         state = replace(self.state, watched=evaluates and self.options.rows_file is None)
-        self.state = self.algorithm.round(state, self.clients, cohort, self.setting)
-        self._refuse_divergence(number)
+        try:
+            self.state = self.algorithm.round(state, self.clients, cohort, self.setting)
+            self._refuse_divergence(number)
+            self.skipped = 0
+        except EveryoneFailed as problem:  # of some clients alone, and perhaps all at one site: others may do better
+            self.skipped += 1
+            if len(cohort) == len(self.setting) or self.skipped == SKIPS:
+                raise
+            self.state = replace(self.state, round=number, log={"failed": problem.failed})
         self._release()
         self.seconds += time.perf_counter() - started
         record: Record = {"round": number, "participants": len(cohort), "log": dict(self.state.log)}
@@ -200,7 +207,8 @@ class Run:
         failed: Mapping[str, str] = self.state.log.get("failed", {})
         if failed and len(failed) >= self.options.cohort_size(len(self.setting)):
             name, reason = next(iter(failed.items()))
-            raise FedkinError(f"round {number}: every client failed, first {name!r}: {reason}{self._kept()}")
+            told = f"round {number}: every client failed, first {name!r}: {reason}{self._kept()}"
+            raise EveryoneFailed(told, failed)
         diverged = list(self.state.log.get("diverged", []))
         if "rows" in self.state.arrays:
             ids = self.setting.everyone if self.state.changed is None else self.state.changed
@@ -277,7 +285,7 @@ class Run:
             models = self.clients.estimators()
         facts = self._facts() | {"single_class": single_class(self.roster, self.final, trained)}
         if self.options.global_test:
-            facts["global"] = {when: self._on_global_test(rows) for when, (rows, _) in found.items()}
+            facts["global"] = {when: on_global_test(self.clients, rows) for when, (rows, _) in found.items()}
         result = Result(
             names=self.setting.names,
             task=self.setting.task,
@@ -317,13 +325,6 @@ class Run:
             "truth": {k: v for k, v in self.roster.truth.items() if len(v) == len(self.roster) and v.ndim == 1},
             "inputs": self.roster.inputs,
         }
-
-    def _on_global_test(self, models: Tensor) -> list[float]:
-        """The metric of every client's model on the union of all test sets, one value per client."""
-        replies = self.clients.ask("cross_evaluate", self.setting.everyone, shared={"models": models}, bill=False)
-        told = replies["metric"].isfinite()
-        weight = replies["count"].double()[:, None] * told
-        return ((weight * replies["metric"].nan_to_num()).sum(dim=0) / weight.sum(dim=0).clamp(min=1)).tolist()
 
     def config(self) -> dict[str, Any]:
         """Everything needed to repeat the run, as written to config.toml."""

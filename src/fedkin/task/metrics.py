@@ -38,6 +38,9 @@ class Metric:
     larger_is_better: bool
     unit: str = ""
     """"%" for shares told as percentages; "" for plain numbers and for numbers in the units of the target; or a unit."""
+    low: float | None = None
+    high: float | None = None
+    """Between which numbers a value lies, where that is known: what a site tells outside of them is a lie."""
 
     @property
     def key(self) -> str:
@@ -97,6 +100,8 @@ class Metric:
             tuple(told["kinds"]),
             bool(told["larger_is_better"]),
             str(told["unit"]),
+            told.get("low"),
+            told.get("high"),
         )
 
 
@@ -113,12 +118,19 @@ def metric(
     larger_is_better: bool,
     unit: str = "",
     kinds: Sequence[Kind] | None = None,
+    low: float | None = None,
+    high: float | None = None,
 ) -> Callable[[Function], Function]:
-    """Register a function (predictions, targets) → number under a name. `kinds` default to those that have what it needs."""
+    """Register a function (predictions, targets) → number under a name. `kinds` default to those that have what it needs.
+
+    `low` and `high` are the least and the largest value it can have, if there are such; shares ("%") lie in [0, 1].
+    """
+    if unit == "%":
+        low, high = 0.0 if low is None else low, 1.0 if high is None else high
 
     def register(function: Function) -> Function:
         fitting = tuple(kinds) if kinds is not None else (NUMBERS if needs == "values" else OF_CLASSES)
-        METRICS[name] = Metric(name, function, needs, fitting, larger_is_better, unit)
+        METRICS[name] = Metric(name, function, needs, fitting, larger_is_better, unit, low, high)
         return function
 
     return register
@@ -193,7 +205,7 @@ def _one_hot(chances: np.ndarray, true: np.ndarray) -> np.ndarray:
     return np.eye(chances.shape[1])[true] if true.ndim == 1 else true
 
 
-@metric("brier", "probabilities", False)
+@metric("brier", "probabilities", False, low=0.0, high=2.0)
 def brier(chances: np.ndarray, true: np.ndarray) -> float:
     """The mean squared distance of probabilities from the truth: of class 1 where there are two, else summed over classes.
 
@@ -205,7 +217,7 @@ def brier(chances: np.ndarray, true: np.ndarray) -> float:
     return float(square.mean())
 
 
-@metric("log-loss", "probabilities", False)
+@metric("log-loss", "probabilities", False, low=0.0)
 def log_loss(chances: np.ndarray, true: np.ndarray) -> float:
     """−mean log of the probability of the truth, whatever the training loss was."""
     tiny = np.finfo(chances.dtype).eps
@@ -227,22 +239,22 @@ def ece(chances: np.ndarray, true: np.ndarray, bins: int = 15) -> float:
     return float(np.abs(gap).sum() / len(sure))
 
 
-@metric("mse", "values", False)
+@metric("mse", "values", False, low=0.0)
 def mse(predicted: np.ndarray, true: np.ndarray) -> float:
     return float(np.square(predicted - true).mean())
 
 
-@metric("rmse", "values", False)
+@metric("rmse", "values", False, low=0.0)
 def rmse(predicted: np.ndarray, true: np.ndarray) -> float:
     return float(np.sqrt(np.square(predicted - true).mean()))
 
 
-@metric("mae", "values", False)
+@metric("mae", "values", False, low=0.0)
 def mae(predicted: np.ndarray, true: np.ndarray) -> float:
     return float(np.abs(predicted - true).mean())
 
 
-@metric("r2", "values", True)
+@metric("r2", "values", True, high=1.0)
 def r2(predicted: np.ndarray, true: np.ndarray) -> float:
     """1 − Σ(y − ŷ)² / Σ(y − ȳ)², averaged over the entries of a target; no value where the targets do not vary."""
     spread = np.square(true - true.mean(axis=0)).sum(axis=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -219,6 +220,15 @@ class Task:
     def percentages(self) -> tuple[str, ...]:
         """The keys of the metrics that are told as percentages."""
         return tuple(metric.key for metric in map(self._metric, self.metrics) if metric.unit == "%")
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Between which numbers each metric lies, by its key; infinite where nothing is known."""
+        found = {metric.key: (metric.low, metric.high) for metric in map(self._metric, self.metrics)}
+        return {
+            key: (-math.inf if low is None else low, math.inf if high is None else high)
+            for key, (low, high) in found.items()
+        }
 
     def judge(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """Every metric of one client's outputs (n, C) on its targets; NaN where there is no value."""

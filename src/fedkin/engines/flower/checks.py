@@ -21,6 +21,8 @@ from fedkin.engines.flower.wire import Message
 from fedkin.engines.host import Answer
 from fedkin.engines.sharding import Question
 from fedkin.errors import FedkinError
+from fedkin.federation import PARTS
+from fedkin.local.training import may_lack
 from fedkin.models import ModelSpec
 from fedkin.roster import Roster
 from fedkin.task import Task
@@ -219,7 +221,8 @@ def plausible(
     faults: dict[int, list[Fault]] = {site: [] for site in given}
     for site, answer in given.items():
         faults[site] += _out_of_range(answer, questions[site], members[site][answer.ids], roster)
-    for key in {key for answer in given.values() for key in answer.arrays}:
+    known = _sample_counts(roster)
+    for key in {key for answer in given.values() for key in answer.arrays} - known.keys():
         for site, fault in _too_far(key, given, questions, far):
             faults[site].append(fault)
     for site, answer in given.items():
@@ -237,28 +240,43 @@ def plausible(
 
 
 def _out_of_range(answer: Answer, question: Question, clients: np.ndarray, roster: Roster) -> Iterator[Fault]:
-    """Accuracies outside [0, 1], negative errors and whole numbers, counts that are not those of the roster."""
-    counts = {f"{part}_count": getattr(roster, part) for part in ("train", "validation", "test")}
+    """Metrics outside their range, negative errors and whole numbers, counts that are not those of the roster."""
+    counts = _sample_counts(roster)
     counts |= {"sizes": roster.train} if question.task == "sizes" else {}
     counts |= {"count": roster.test} if question.task == "cross_evaluate" else {}
+    ranges = {f"{part}_{key}": limits for part in PARTS for key, limits in roster.task.ranges.items()}
+    ranges |= {"metric": roster.task.ranges[roster.task.metric]} if question.task == "cross_evaluate" else {}
     choices = [len(v) for v in question.shared.values() if isinstance(v, Tensor) and v.ndim > 1]
     choices += [v.shape[1] for v in question.per_client.values() if v.ndim > 2]
     for key, value in answer.arrays.items():
         flat = value.reshape(len(value), -1)
         if key in counts:
-            due = torch.from_numpy(np.asarray(counts[key])[clients])
-            yield (flat != due[:, None]).any(dim=1), _says(key, "is not the number of samples it joined with")
+            due, some = torch.from_numpy(np.asarray(counts[key])[clients])[:, None], flat
+            if key not in ("count", "sizes", *(f"{part}_count" for part in PARTS)):
+                some = torch.where(flat == 0, due, flat)  # of a metric that has no value
+            yield (some != due).any(dim=1), _says(key, "is not the number of samples it joined with")
         elif key == "label_counts":
             wrong = (flat < 0).any(dim=1) | (flat.double().sum(dim=1) != torch.from_numpy(roster.train[clients]))
             yield wrong, _says(key, "does not sum to the number of samples it joined with")
-        elif key.endswith("accuracy"):
-            yield ((flat < 0) | (flat > 1 + 1e-6)).any(dim=1), _says(key, "lies outside [0, 1]")
+        elif key in ranges:
+            low, high = ranges[key]
+            yield (
+                ((flat < low - 1e-6) | (flat > high + 1e-6)).any(dim=1),
+                _says(key, f"lies outside [{low:g}, {high:g}]"),
+            )
         elif key.endswith(("mse", "mae", "rmse", "moved", "norm")):
             yield (flat < 0).any(dim=1), _says(key, "is negative")
         elif not value.is_floating_point() and value.dtype != torch.bool:
             yield (flat < 0).any(dim=1), _says(key, "is negative")
             if key == "choice" and choices:
                 yield (flat >= min(choices)).any(dim=1), _says(key, f"is not one of {min(choices)}")
+
+
+def _sample_counts(roster: Roster) -> dict[str, np.ndarray]:
+    """Arrays that say how many samples were judged → how many there are; of a metric without a value it is 0."""
+    lacking = (f"{name}_" for name in may_lack(roster.task))
+    counts = {f"{part}_{name}count": getattr(roster, part) for part in PARTS for name in ("", *lacking)}
+    return counts | {"metric_count": roster.test}
 
 
 def _says(key: str, what: str) -> Callable[[int], str]:

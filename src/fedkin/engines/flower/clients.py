@@ -60,6 +60,8 @@ class FlowerClients(Sharded):
         self.mark = 0
         self.session = time.time_ns()
         """Tells this server from one before it: a site refuses messages of an earlier one that come late."""
+        self.number = 0
+        """Of the last message: a site refuses one that it has heard, or that comes after a later one."""
         self.behind: set[int] = set()
         """Sites that have not been told yet to go back to the mark."""
         self.lost: set[int] = set(called.away)
@@ -71,8 +73,9 @@ class FlowerClients(Sharded):
         return [self.names[k] for k in self.members[host][ids]]
 
     def _message(self, kind: str, tensors: Mapping[str, Tensor] | None = None, **head: Any) -> Message:
-        told = {"kind": kind, "run": self.run, "session": self.session, "mark": self.mark, "setup": self.setup.told()}
-        return Message({**told, **head}, tensors or {})
+        self.number += 1
+        order = {"session": self.session, "number": self.number, "mark": self.mark}
+        return Message({"kind": kind, "run": self.run, **order, "setup": self.setup.told(), **head}, tensors or {})
 
     def call(
         self, messages: Mapping[int, Message], limits: Mapping[int, int] | None = None

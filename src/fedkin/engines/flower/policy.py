@@ -19,9 +19,7 @@ Every array that leaves is a line of audit.jsonl: time, kind, name, shape, dtype
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -32,12 +30,12 @@ from torch import Tensor
 
 from fedkin.engines.flower.wire import Message
 from fedkin.errors import FedkinError
-from fedkin.files import write_json
+from fedkin.files import Lock, append, owner_only, write_json
 from fedkin.models import Layout
 
 SHARED = ("rows", "model", "counters", "control_change", "rho")
 """Arrays of trained tensors. (`model` has been rid of what is private, unless it may be disclosed.)"""
-PER_MODEL = ("transfer", "metric")
+PER_MODEL = ("transfer", "metric", "metric_count")
 """One number per model tried, rather than one per client."""
 SPENT = "spent.json"
 """What every client has spent of its budget, beside site.toml."""
@@ -72,7 +70,10 @@ class Policy(BaseModel):
             raise _refusal("statistics of the inputs", 'statistics = "noisy" (or "exact")')
         if not shared:
             raise _refusal("statistics without noise", 'statistics = "exact"')
-        self._spend(list(head["clients"]), float(shared["epsilon"]), float(shared["delta"]), folder / SPENT)
+        with Lock(
+            folder / f".{SPENT}.lock", f"{folder / SPENT}"
+        ):  # two questions at once must not spend the same budget
+            self._spend(list(head["clients"]), float(shared["epsilon"]), float(shared["delta"]), folder / SPENT)
 
     def _spend(self, clients: list[str], epsilon: float, delta: float, path: Path) -> None:
         """Take (ε, δ) from every client's budget. Answers add up (basic composition): Σ ε ≤ epsilon, Σ δ ≤ delta."""
@@ -134,16 +135,6 @@ def _refusal(what: str, fix: str) -> FedkinError:
 # --- the site's own disk ----------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def owner_only() -> Iterator[None]:
-    """Files made meanwhile can be read by their owner alone (600, folders 700)."""
-    before = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
 def write_down(path: Path, question: Message, answer: Message) -> None:
     """A line for every array of an answer, before it leaves, and one for a head that tells of the data."""
     head, text = question.head, json.dumps(answer.head, default=str)
@@ -158,5 +149,5 @@ def write_down(path: Path, question: Message, answer: Message) -> None:
         told = {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch."), "bytes": size}
         lines.append({**common, "name": name.removeprefix("array/"), **told})
     content = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as file:
-        file.write(content)
+    with owner_only():
+        append(path, [content])

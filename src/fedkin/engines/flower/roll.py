@@ -45,6 +45,8 @@ class FederationSettings(BaseModel):
     """Targets are z-scores of a series: its mean and std, minutes between values, the value that means none."""
     accept: list[str] = []
     """Clients that may come back through another key, or with other data; "*" for all."""
+    accept_changes: bool = False
+    """Go on with a run although its files were changed, or another version of fedkin began it."""
     owners: dict[int, list[str]] = {}
     """Node → the clients that it alone may speak for; those not named belong to the site that first joins with them."""
     most_samples: int = Field(10**7, ge=1, le=MOST_SAMPLES, description="samples a client may claim to have")

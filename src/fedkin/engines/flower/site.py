@@ -19,7 +19,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from fedkin.engines.flower.policy import owner_only, write_down
+from fedkin.engines.flower.policy import write_down
 from fedkin.engines.flower.setup import SITES, Setup, is_built_in
 from fedkin.engines.flower.site_file import ClientFile, SiteFile, inputs, load_arrays
 from fedkin.engines.flower.site_state import SiteState
@@ -27,7 +27,7 @@ from fedkin.engines.flower.wire import Message, under
 from fedkin.engines.host import Host
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
-from fedkin.files import write_atomic, write_json
+from fedkin.files import owner_only, write_atomic, write_json
 from fedkin.local.mail import Mail
 from fedkin.local.tasks import Request
 from fedkin.result.export import file_stems
@@ -184,6 +184,7 @@ class Site:
         told, links = message.head["mail"], message.part("links")
         shape = (len(told["receivers"]), len(told["senders"]))
         weights = sp.csr_array((links["data"].numpy(), links["indices"].numpy(), links["indptr"].numpy()), shape=shape)
+        weights.check_format(full_check=True)  # before compiled code goes by the server's numbers
         foreign, store = message.tensors.get("letters"), host.shard.store.get(told["letter"])
         letters, keep, next_foreign = [], [], 0
         for column, name in enumerate(told["senders"]):

@@ -4,7 +4,7 @@ current.safetensors         private state of the clients (control variates, norm
 mark-000000003.safetensors  the same as it was at a checkpoint of the server's
 recipe.safetensors          the message from which estimators were made, to make them again
 trained, received           whole models at the last evaluation, which `deploy` writes out
-session                     the newest server that was heard
+session                     the newest server that was heard, and the number of its last message
 """
 
 from __future__ import annotations
@@ -56,11 +56,14 @@ class SiteState:
         message has come since, the present state is that of the mark.
         """
         seen = self.folder / "session"
-        session, known = int(head.get("session", 0)), int(seen.read_text()) if seen.exists() else -1
-        if session < known:
+        known = [int(part) for part in seen.read_text().split()] if seen.exists() else [-1]
+        session, number = int(head.get("session", 0)), int(head.get("number", 0))
+        if session < known[0]:
             raise FedkinError("this message is of a server that was started again since; it is too late")
-        if session > known:
-            write_atomic(seen, str(session).encode())
+        if [session, number] <= known and number:
+            raise FedkinError("this message was heard before, or comes after a later one; it is too late")
+        if [session, number] > known:
+            write_atomic(seen, f"{session} {number}".encode())
         current, mark = self._file("current"), int(head.get("mark", 0))
         marks = {int(path.stem.partition("-")[2]): path for path in self.folder.glob("mark-*.safetensors")}
         if "restore" in head:

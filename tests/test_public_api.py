@@ -1,0 +1,35 @@
+"""The public API is what tests/public_api.txt says: a change is meant, and stands in the changelog."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import fedkin
+
+STORED = Path(__file__).with_name("public_api.txt")
+
+
+def described() -> Iterator[str]:
+    """A line per public name: functions with their parameters, classes with their public methods."""
+    stub = ast.parse(Path(fedkin.__file__).with_suffix(".pyi").read_text())
+    names = {alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    for name in sorted(names):
+        thing = getattr(fedkin, name)
+        if inspect.isclass(thing):
+            own = sorted(key for key in vars(thing) if not key.startswith(("_", "model_")))
+            yield f"class {name}: {', '.join(own)}"
+        elif inspect.isroutine(thing):
+            yield f"def {name}({', '.join(inspect.signature(thing).parameters)})"
+        else:
+            yield f"module {name}"
+
+
+def test_the_public_api_is_the_stored_one() -> None:
+    found = "\n".join(described()) + "\n"
+    assert found == STORED.read_text(), (
+        f"the public API changed. If that is meant: say so in CHANGELOG.md, keep the old name for a release with "
+        f"typing_extensions.deprecated, and store this in {STORED.name}:\n{found}"
+    )
