@@ -1,18 +1,21 @@
 """Stacked local training against the plain per-client nn.Module + torch.optim loop, side by side in one run.
 
-    python benchmarks/local_training.py [--quick] [--json FILE] [--plot FILE] [--limit SECONDS]
+    python benchmarks/local_training.py [--quick] [--only CASE …] [--json FILE] [--plot FILE] [--limit SECONDS]
 
-K=100 clients (20 for the modules of no particular shape), 20 steps, batch 20. Two baselines: the loop as users write it (torch's default threads), and the loop with
-one single-threaded process per core, which holds its own clients. All do the same steps on the same batches. Every model is
-measured in a fresh process, and given up after --limit seconds.
+K=100 clients (20 for the modules of no particular shape), 20 steps, batch 20. Two baselines: the loop as users write it (torch's default
+threads), and the loop with one single-threaded process per core, which holds its own clients. All do the same steps on the same
+batches; with another optimiser than SGD, fedkin with SGD is measured beside it. Every model is measured in a fresh process, its
+repeats interleaved, and given up after --limit seconds. --only measures some cases, and leaves the others in the JSON file as they are.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, wait
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,9 +52,9 @@ class Residual(nn.Module):
 class Recurrent(nn.Module):
     """Rows of an image as a sequence."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[nn.RNNBase] = nn.GRU) -> None:
         super().__init__()
-        self.cell, self.last = nn.GRU(28, 32, batch_first=True), nn.Linear(32, 10)
+        self.cell, self.last = kind(28, 32, batch_first=True), nn.Linear(32, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.cell(x[:, 0])[0][:, -1])
@@ -69,6 +72,11 @@ def dropping() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Dropout(0.2), nn.Linear(100, 10))
 
 
+def normed() -> nn.Module:
+    """Layer norm between linear layers."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.LayerNorm(100), nn.ReLU(), nn.Linear(100, 10))
+
+
 CASES = {
     "logistic regression 784→10": ("mlr", (1, 28, 28)),
     "MLP 784-100-100-10": ("mlp:100,100", (1, 28, 28)),
@@ -79,6 +87,8 @@ CASES = {
 OTHERS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "shortcut": (Residual, (1, 28, 28)),
     "GRU": (Recurrent, (1, 28, 28)),
+    "LSTM": (partial(Recurrent, nn.LSTM), (1, 28, 28)),
+    "layer norm": (normed, (1, 28, 28)),
     "dropout": (dropping, (1, 28, 28)),
     "wide CNN": (wide, (1, 28, 28)),
 }
@@ -131,15 +141,16 @@ def measure(label: str, clients: int, repeats: int) -> dict[str, Any]:
             for done in wait([process.submit(_train_own) for process in processes]).done:
                 done.result()
 
-        seconds = timing.medians(
-            {
-                "fedkin": lambda: train_rows(shard, ids, rows, settings, round=1),
-                "loop": lambda: by_loop(shard, settings),
-                "loop, a process per core": side_by_side,
-            },
-            repeats,
-        )
+        tasks: dict[str, Callable[[], object]] = {
+            "fedkin": lambda: train_rows(shard, ids, rows, settings, round=1),
+            "loop": lambda: by_loop(shard, settings),
+            "loop, a process per core": side_by_side,
+        }
+        if settings != SETTINGS:
+            tasks["fedkin, SGD"] = lambda: train_rows(shard, ids, rows, SETTINGS, round=1)
+        seconds = timing.medians(tasks, repeats)
     work = clients * STEPS
+    beside = {"times_sgd": seconds["fedkin"] / seconds["fedkin, SGD"]} if "fedkin, SGD" in seconds else {}
     return {
         "model": label,
         "kernel": shard.choice.name,
@@ -147,36 +158,45 @@ def measure(label: str, clients: int, repeats: int) -> dict[str, Any]:
         "client_steps_per_second": {name: work / value for name, value in seconds.items()},
         "times_the_loop": seconds["loop"] / seconds["fedkin"],
         "times_a_process_per_core": seconds["loop, a process per core"] / seconds["fedkin"],
+        **beside,
     }
 
 
 def main() -> None:
-    options = timing.parsed(timing.parser("local_training", __doc__, quick="fewer clients and repeats"))
-    records = []
+    made = timing.parser("local_training", __doc__, quick="fewer clients and repeats")
+    made.add_argument(
+        "--only", action="append", choices=[*CASES, *OTHERS], help="measure this case alone; may be repeated"
+    )
+    options = timing.parsed(made)
+    records = {}
+    if options.only and options.json and options.json.exists():
+        records = {record["model"]: record for record in json.loads(options.json.read_text())["records"]}
     print(f"{'model':30}{'kernel':>8}{'fedkin':>10}{'loop':>9}{'per core':>10}{'× loop':>9}{'× per core':>12}")
-    for label in (*CASES, *OTHERS):
+    for label in options.only or (*CASES, *OTHERS):
         short = label in OTHERS
-        clients, repeats = (4, 1) if options.quick else (20, 3) if short else (100, 7)
+        clients, repeats = (4, 1) if options.quick else (20, 5) if short else (100, 7)
         record = timing.case(label, options.limit, measure, label, clients, repeats)
         if record is None:
             continue
         rate = record["client_steps_per_second"]
+        beside = f"   {record['times_sgd']:.2f} × the time of SGD" if "times_sgd" in record else ""
         print(
             f"{label:30}{record['kernel']:>8}{rate['fedkin']:>10,.0f}{rate['loop']:>9,.0f}"
             f"{rate['loop, a process per core']:>10,.0f}{record['times_the_loop']:>9.1f}"
-            f"{record['times_a_process_per_core']:>12.1f}",
+            f"{record['times_a_process_per_core']:>12.1f}{beside}",
             flush=True,
         )
-        records.append(record)
-    timing.write(options.json, records, steps=STEPS, batch=BATCH)
+        records[label] = record
+    told = [records[label] for label in (*CASES, *OTHERS) if label in records]
+    timing.write(options.json, told, steps=STEPS, batch=BATCH)
     timing.bars(
         options.plot,
         "Local training: client-steps per second, as a multiple of",
         "times",
-        [record["model"].replace(" 784", "\n784") for record in records],
+        [record["model"].replace(" 784", "\n784") for record in told],
         {
-            "the loop as users write it": [record["times_the_loop"] for record in records],
-            "the loop, one process per core": [record["times_a_process_per_core"] for record in records],
+            "the loop as users write it": [record["times_the_loop"] for record in told],
+            "the loop, one process per core": [record["times_a_process_per_core"] for record in told],
         },
         goal=1,
     )

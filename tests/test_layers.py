@@ -11,6 +11,7 @@ import pytest
 
 import fedkin
 from fedkin import algorithms
+from fedkin.task import KINDS
 
 ROOT = Path(fedkin.__file__).parent
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if "templates" not in path.parts]
@@ -23,7 +24,7 @@ LAYERS = [
     {"graphs", "models"},
     {"federation", "roster", "couplings", "clients"},
     {"data", "local"},
-    {"defence"},
+    {"defence", "setting"},
     {"algorithm"},
     {"algorithms", "result"},
     {"engines", "reports"},
@@ -43,6 +44,7 @@ above them when they are called."""
 ENGINE_USERS = {
     "run/start.py",
     "deployment/server.py",
+    "deployment/check.py",
     "portfolio/auto.py",
     "portfolio/join.py",
     "comparison/fitness.py",
@@ -50,7 +52,7 @@ ENGINE_USERS = {
 }
 
 METHODS = set(algorithms.names()) - {"local", "global", "oracle"}  # these three are also plain words
-SHARED = ("engines", "run", "local", "clients.py", "algorithm.py", "deployment", "roster.py")
+SHARED = ("engines", "run", "local", "clients.py", "algorithm.py", "setting.py", "deployment", "roster.py")
 OF_ONE_METHOD = "local/relax"
 DEFAULT = "fedavg"
 """The method of a federation that names none."""
@@ -162,3 +164,17 @@ def test_a_name_means_one_thing() -> None:
                 homes.setdefault(name, set()).add(room)
     doubles = {name: sorted(places) for name, places in homes.items() if len(places) > 1 and name not in SAME_MEANING}
     assert not doubles
+
+
+def test_nothing_but_the_task_asks_for_its_kind_by_name() -> None:
+    """`task.kind == "regression"` and the like: what a kind means is said in task/ alone."""
+    asked = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())) if room_of(path) != "task" else ():
+            if isinstance(node, ast.Compare):
+                sides = [node.left, *node.comparators]
+                names = {side.attr for side in sides if isinstance(side, ast.Attribute)}
+                texts = {inner.value for side in sides for inner in ast.walk(side) if isinstance(inner, ast.Constant)}
+                if "kind" in names and texts & {*KINDS, "counts"}:
+                    asked.append(f"{name_of(path)}:{node.lineno}")
+    assert not asked

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,55 +20,15 @@ from fedkin.clients import Clients, Replies
 from fedkin.couplings import Coupling
 from fedkin.defence import Defence, parsed
 from fedkin.errors import FedkinError, first_fault, refuse_truth_values, unknown
-from fedkin.graphs import ClientGraph
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike, ModelSpec
-from fedkin.streams import Streams, client_keys
+from fedkin.setting import Setting as Setting
 from fedkin.task import Task
 
 Deploys = Literal["received", "trained", "validated"]
 """What a client would put to use: the model it received, the model after local training, or whichever has the smaller
 loss on validation samples, its own and, with the weight of ten, those of all clients (after local training where there are
 none). Never chosen on test samples."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What the server side knows of a run: never data."""
-
-    names: tuple[str, ...]
-    sizes: np.ndarray
-    """Training samples per client, (K,)."""
-    task: Task
-    spec: ModelSpec
-    streams: Streams
-    graph: ClientGraph | None = None
-    truth: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """What the maker of the data knows of its clients (`Federation.truth`): for oracles alone."""
-    rounds: int = 0
-    """How many rounds the run has, for methods that do something at a share of them."""
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @property
-    def everyone(self) -> np.ndarray:
-        return np.arange(len(self))
-
-    @cached_property
-    def keys(self) -> np.ndarray:
-        """One 64-bit word per client, a hash of its name, (K,): what its random streams are drawn from."""
-        return client_keys(self.names)
-
-    def needs_graph(self, name: str) -> ClientGraph:
-        """The run's graph, which the method `name` cannot do without."""
-        if self.graph is None:
-            raise FedkinError(f"{name} needs a client graph; give graph='statistics', 'equal', … or one of your own")
-        return self.graph
-
-    def shared_columns(self, private: tuple[str, ...]) -> Tensor:
-        """The columns that travel when the tensors `private` stay with the client, as a boolean (B,) mask."""
-        return ~self.spec.layout.mask(private)
 
 
 @dataclass(frozen=True)
@@ -262,7 +221,8 @@ class Algorithm(Sgd):
         """The state of a round whose couplings are guarded as `robust` says."""
         if self.robust is None:
             return state
-        return replace(state, defence=Defence(self.robust, clients, self.private(setting), setting.spec.layout))
+        kept = self.private(setting), setting.spec.layout, setting.at_home
+        return replace(state, defence=Defence(self.robust, clients, *kept))
 
     def logged(self, state: State, replies: Replies) -> State:
         """The state with a new log of the round: the mean training loss, and who failed."""
@@ -294,6 +254,7 @@ class Algorithm(Sgd):
             "sgd": self.told(state.round + 1),
             "round": state.round + 1,
             "private": private,
+            **setting.at_home,
             **work.shared,
             **options,
         }
@@ -323,7 +284,7 @@ class Algorithm(Sgd):
         rows = self.received(state, setting)
         rows = rows if len(ids) == len(rows) else rows[torch.as_tensor(ids)]
         per_client = {"rows": rows[:, setting.shared_columns(private)] if private else rows}
-        shared = {"parts": parts, "private": private, "disclose": disclose}
+        shared = {"parts": parts, "private": private, "disclose": disclose, **setting.at_home}
         return clients.ask("evaluate", ids, per_client, shared, bill=False)
 
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from fedkin.local.tasks import Request
 
 
+UNSET = "?"
+"""In a snapshot, "x?" says which clients have no value of "x" yet."""
+
+
 @dataclass(frozen=True)
 class Replies:
     """The answers to one question, stacked; only those who answered well are in them."""

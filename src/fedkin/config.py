@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fedkin.run.options import Options
 
 SECTIONS = ("data", "model", "training", "algorithm", "algorithms", "graph", "run")
-WRITTEN_BY_RUNS = {"versions", "fingerprint"}
+WRITTEN_BY_RUNS = {"versions", "fingerprint", "frozen_sha256"}
 """What a run notes in its config.toml beside its settings."""
 
 RATE = ("lr", "optimiser", "momentum")

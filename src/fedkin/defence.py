@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -77,6 +78,8 @@ class Defence:
     private: tuple[str, ...]
     """Tensors that never leave a client: it tries other models with its own in their place."""
     layout: Layout
+    home: Mapping[str, Any] = field(default_factory=dict)
+    """What questions say of tensors that the run keeps at home (`Setting.at_home`)."""
 
     def around(self, coupling: Coupling, trained: Tensor, before: Tensor, columns: Tensor | None = None) -> Coupling:
         """The robust form of a coupling of `trained` rows (K, B), which clients began at `before`."""
@@ -100,7 +103,7 @@ class Defence:
                 ids = asked[some]
                 peers = np.stack([pairs.indices[slice(*pairs.indptr[k : k + 2])] for k in ids])
                 tried = {"models": shared[torch.as_tensor(peers.astype(np.int64))]}
-                told = self.clients.ask(TRANSFER, ids, tried, {"private": self.private})
+                told = self.clients.ask(TRANSFER, ids, tried, {"private": self.private, **self.home})
                 for k, found in zip(told.ids, told["transfer"].cpu().numpy()):
                     losses.data[slice(*losses.indptr[k : k + 2])] = found
                 noise[told.ids] = told["noise"].cpu().numpy()

@@ -22,6 +22,8 @@ class Rule(Protocol):
 
     plain: bool
     """Whether a step is w ← w − γg and nothing else."""
+    rate: float
+    """γ; it may change from step to step."""
     state: dict[str, Tensor]
     """Moments by name, first axis the clients."""
 
@@ -129,16 +131,21 @@ def rmsprop(
 
 
 def step_rule(
-    optimiser: Optimiser, like: Tensor, rate: float, momentum: float = 0.0, weight_decay: float = 0.0
+    optimiser: Optimiser,
+    like: Tensor,
+    rate: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    smoothing: float = 0.99,
 ) -> Rule:
     """The rule of a name, for clients with weights like these (k, P), its moments at zero.
 
-    `weight_decay` is AdamW's; with the other rules it is a term of the gradient (`terms.Decay`).
+    `weight_decay` is AdamW's; with the other rules it is a term of the gradient (`terms.Decay`). `smoothing` is RMSprop's.
     """
     if optimiser == "sgd":
         return SgdRule(like, rate, momentum)
     if optimiser == "rmsprop":
-        return RmspropRule(like, rate, momentum)
+        return RmspropRule(like, rate, momentum, smoothing)
     return AdamRule(like, rate, weight_decay if optimiser == "adamw" else 0.0)
 
 

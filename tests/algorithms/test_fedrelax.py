@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.svm import SVR
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
-from torch import nn
+from torch import Tensor, nn
 
 import fedkin
 from fedkin import ClientGraph, Federation, FedkinError, Result, data
@@ -186,6 +187,116 @@ def test_stops_when_the_objective_stops_falling() -> None:
     values = [record["log"]["objective"] for record in result.history]
     assert values[-2] - values[-1] < 1e-6 * values[-2]
     assert values[-3] - values[-2] >= 1e-6 * values[-3]
+
+
+# --- any loss, discrepancy and optimiser ------------------------------------------------------------------------------
+
+
+def cubed(mine: Tensor, said: Tensor) -> Tensor:
+    """A discrepancy of one's own."""
+    return (mine - said).abs().pow(3).mean(dim=1)
+
+
+def constant(mine: Tensor, said: Tensor) -> Tensor:
+    return (mine + said).square().mean(dim=1)
+
+
+@pytest.mark.parametrize("common", [False, True])
+@pytest.mark.parametrize(
+    ("loss", "discrepancy", "optimiser"),
+    [
+        ("huber:0.3", None, "adam"),
+        ("mae", "mse", "sgd"),
+        ("mse", f"{__name__}:cubed", "adamw"),
+        ("mse", "mae", "rmsprop"),
+    ],
+)
+def test_a_round_is_one_step_of_torch_on_loss_and_discrepancy(
+    loss: str, discrepancy: str | None, optimiser: Any, common: bool
+) -> None:
+    """Linear models, one step: L_i by the task's loss, α Σ_j A_ij δ_ij by the discrepancy, one neighbour after the other."""
+    federation = clusters(clients=4)
+    if common:
+        federation = dataclasses.replace(federation, public={"*": np.random.default_rng(1).normal(size=(7, 3))})
+    settings = {"alpha": 0.4, "inner_steps": 1, "optimiser": optimiser, "lr": 0.02, "discrepancy": discrepancy}
+
+    def run(rounds: int) -> np.ndarray:
+        return fedkin.train(federation, "linear", FedRelax(**settings), rounds=rounds, dtype="float64", loss=loss).rows
+
+    start, found = torch.tensor(run(0)), run(1)
+    functions = {"mse": nn.functional.mse_loss, "mae": nn.functional.l1_loss}
+    functions["huber:0.3"] = partial(nn.functional.huber_loss, delta=0.3)
+    apart = functions.get(discrepancy or loss, lambda a, b: (a - b).abs().pow(3).mean())
+    assert federation.graph is not None
+    assert federation.public is not None
+    for i, (x, y) in enumerate(federation.train):
+        w = start[i].clone().requires_grad_()
+        makes = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop"}[optimiser]
+        step = getattr(torch.optim, makes)([w], lr=0.02, **({"weight_decay": 0} if optimiser == "adamw" else {}))
+        objective = functions[loss](torch.as_tensor(x) @ w, torch.as_tensor(y))
+        weights = federation.graph.adjacency.toarray()[i]
+        for j in np.flatnonzero(weights):
+            points = torch.as_tensor(federation.public["*" if common else federation.names[j]])
+            objective = objective + 0.4 * weights[j] * apart(points @ w, points @ start[j])
+        objective.backward()
+        step.step()
+        assert np.allclose(found[i], w.detach().numpy(), atol=1e-10)
+
+
+def test_trees_and_networks_share_a_loss() -> None:
+    """Counts by their Poisson rate: a tree, a forest and networks agree on rates."""
+    rng = np.random.default_rng(0)
+    sites = {}
+    for k in range(4):
+        x = rng.uniform(-1, 1, size=(300, 3))
+        sites[f"site-{k}"] = (x, rng.poisson(np.exp(1 + x[:, 0])))
+    federation = Federation.from_arrays(sites, task="counts")
+    models = dict(zip(federation.names, ("tree:3", "forest:5", "mlp:8", lambda: nn.Linear(3, 1))))
+    how = {"rounds": 4, "graph": complete(federation.names), "metrics": ["mae", "r2"]}
+    result = fedkin.train(federation, models, FedRelax(alpha=0.1, inner_steps=20, optimiser="adam", lr=0.05), **how)
+    assert result.models["site-0"].criterion == "poisson"
+    assert (np.array(result.metrics["deployed"]["test_r2"]) > 0.1).all()
+    log = [record["log"]["objective"] for record in result.history]
+    assert log[-1] < log[0]
+
+
+def test_several_labels_at_once_of_networks_and_estimators() -> None:
+    rng = np.random.default_rng(0)
+    sites = {}
+    for k in range(3):
+        x = rng.normal(size=(60, 3))
+        sites[f"site-{k}"] = (x, (x[:, :2] + 0.3 * rng.normal(size=(60, 2)) > 0).astype(int))
+    federation = Federation.from_arrays(sites, task="multilabel")
+    models = dict(zip(federation.names, ("tree:3", "ridge", "mlp:8")))
+    method = FedRelax(alpha=0.1, inner_steps=30, lr=0.05)
+    how: dict[str, Any] = {"graph": complete(federation.names), "rounds": 3, "class_weight": "balanced"}
+    result = fedkin.train(federation, models, method, metrics=["auroc", "accuracy"], **how)
+    assert (np.array(result.metrics["deployed"]["test_auroc"]) > 0.85).all()
+    assert result.models["site-0"].predict_proba(np.zeros((2, 3))).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"discrepancy": "maee"}, "unknown loss 'maee'; did you mean 'mae'"),
+        (
+            {"discrepancy": "cross-entropy"},
+            "'cross-entropy' does not read a regression task's predictions; choose one of: ",
+        ),
+        (
+            {"discrepancy": "focal:2"},
+            "'focal:2' is not least where both agree; choose one of: huber, mae, mse, quantile",
+        ),
+        ({"discrepancy": f"{__name__}:constant"}, "constant' is not least where both predictions agree"),
+        ({"discrepancy": "os:getcwd"}, "discrepancy 'os:getcwd' fails on predictions"),
+        ({"discrepancy": "mae", "exact_block": True}, "exact_block = true hears the mean of what neighbours say"),
+        ({"discrepancy": "mae", "update": "exact"}, "for all clients .model='linear'. with squared errors"),
+    ],
+)
+def test_discrepancies_that_do_not_fit_are_refused(parameters: dict[str, Any], says: str) -> None:
+    with pytest.raises(FedkinError, match=says) as refused:
+        train(clusters(), **parameters)
+    assert "\n" not in str(refused.value)
 
 
 # --- mixed models -----------------------------------------------------------------------------------------------------

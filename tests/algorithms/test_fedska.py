@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 import fedkin
 from fedkin.algorithms import FedAvg, FedAvgFT, FedSKA, FedU
@@ -18,13 +20,14 @@ from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.learned import GraphEncoder, normalise
-from fedkin.local.features import misalignment, part_targets, taps, train_guided
+from fedkin.local.features import Granularity, misalignment, split_gradient, taps, train_guided
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.models import ModelSpec
 from fedkin.run import Run
 from fedkin.streams import Streams
-from fedkin.task.losses import cross_entropy
+from fedkin.task.choice import chosen
+from fedkin.task.losses import cross_entropy, loss_of
 
 GRANULARITIES = ["client", "class", "aligned"]
 
@@ -299,6 +302,13 @@ def test_a_module_of_the_users_own_cut_at_a_named_layer(federation: Federation) 
         fedkin.train(federation, Own, FedSKA(features="dropp"))
 
 
+def test_an_older_runs_optimiser_is_not_taken_for_the_clients() -> None:
+    old = {name: value for name, value in FedSKA().model_dump().items() if name != "server_optimiser"}
+    with pytest.raises(FedkinError, match="it is server_optimiser now: give both"):
+        FedSKA(**old)
+    assert FedSKA(optimiser="adamw").server_optimiser == "adam"
+
+
 def test_bad_settings_are_refused_before_training(federation: Federation, build: Callable[..., Federation]) -> None:
     with pytest.raises(FedkinError, match="k = 4 is not allowed: a client has at most 3 neighbours here"):
         fedkin.train(federation, "mlp:6", FedSKA(k=4))
@@ -314,15 +324,63 @@ def test_bad_settings_are_refused_before_training(federation: Federation, build:
         fedkin.train(federation, dict.fromkeys(federation.names, Own), FedSKA())
 
 
-def test_soft_targets_are_label_frequencies() -> None:
-    federation = equal_federation()
-    shard = Shard(federation, ModelSpec.of("mlp:6", federation.task, torch.float64), Streams(0), 1)
-    targets, shares = part_targets(shard, np.array([1]), "client")
-    counts = np.bincount(federation.train[1][1], minlength=3)
-    assert np.allclose(targets[0, 0], counts / counts.sum())
-    assert shares.tolist() == [[1.0]]
-    _, shares = part_targets(shard, np.array([0]), "class")
-    assert float(shares[0, 2]) == 0, "client 0 does not hold class 2"
+LEARNED: dict[str, dict[str, Any]] = {
+    "classification": {"loss": "focal:2", "class_weight": [1.0, 3.0, 0.5], "label_smoothing": 0.1},
+    "regression": {"loss": "quantile:0.9"},
+    "multilabel": {"class_weight": [1.0, 2.0, 1.0]},
+}
+
+
+@pytest.mark.parametrize("granularity", ["client", "class", "aligned"])
+@pytest.mark.parametrize("kind", LEARNED)
+def test_split_learning_is_the_tasks_loss_on_every_sample(kind: str, granularity: Granularity) -> None:
+    """l_k = (1/n) Σ_i ℓ(classifier(h of i's part), y_i), sample by sample, for any loss."""
+    if granularity == "class" and kind != "classification":
+        return
+    rng = np.random.default_rng(0)
+    sizes = (9, 9, 9) if granularity == "aligned" else (5, 12, 9)
+    targets = {
+        "classification": lambda n: rng.integers(0, 3, n),
+        "regression": lambda n: rng.normal(size=(n, 3)),
+        "multilabel": lambda n: rng.integers(0, 2, (n, 3)),
+    }[kind]
+    clients = {f"c{k}": (rng.normal(size=(n, 4)), targets(n)) for k, n in enumerate(sizes)}
+    classes = [0, 1, 2] if kind == "classification" else None
+    data = Federation.from_arrays(clients, task=kind, classes=classes, test_fraction=0)  # type: ignore[arg-type]
+    data = dataclasses.replace(data, task=chosen(data.task, **LEARNED[kind]))
+    shard = Shard(data, ModelSpec.of("mlp:6", data.task, torch.float64), Streams(0), 1)
+    tap, rows = taps(shard, "features", 1.0), torch.randn((3, shard.spec.layout.width), dtype=torch.float64)
+    parts = {"client": 1, "class": 3, "aligned": 9}[granularity]
+    guides = torch.randn((3, parts, 6), dtype=torch.float64, requires_grad=True)
+    slopes, losses = split_gradient(shard, np.arange(3), tap, rows[:, tap.cut.columns], guides.detach(), granularity)
+    for k in range(3):
+        head = shard.spec.layout.unpack(rows[k], shard.spec.template()).get_submodule("classifier")
+        y = shard.train.of(k)[1]
+        part = {"client": [0] * len(y), "class": y.tolist(), "aligned": range(len(y))}[granularity]
+        by_hand = torch.stack(
+            [loss_of(data.task)(head(guides[k, m][None]), y[i : i + 1])[0] for i, m in enumerate(part)]
+        )
+        assert torch.allclose(losses[k], by_hand.mean())
+        (slope,) = torch.autograd.grad(by_hand.mean(), guides)
+        assert torch.allclose(slopes[k], slope[k])
+
+
+def test_recurrent_heads_are_stacked_too() -> None:
+    """The decoder of a GRU forecaster is its classifier: split learning goes through it, as one by one."""
+    rng = np.random.default_rng(0)
+    series = {f"c{k}": (rng.normal(size=(10, 6, 1)), rng.normal(size=(10, 4))) for k in range(3)}
+    data = Federation.from_arrays(series, task="regression", test_fraction=0)
+    shard = Shard(data, ModelSpec.of("gru-forecaster:5,1", data.task, torch.float64), Streams(0), 1)
+    assert shard.choice.name == "vmap", shard.choice.reason
+    tap, rows = taps(shard, "features", 1.0), torch.randn((3, shard.spec.layout.width), dtype=torch.float64) / 3
+    guides = torch.randn((3, 1, tap.cut.size), dtype=torch.float64)
+    slopes, _ = split_gradient(shard, np.arange(3), tap, rows[:, tap.cut.columns], guides, "client")
+    for k in range(3):
+        head, own = tap.cut.head(), tap.cut.head_tensors(rows[:, tap.cut.columns])
+        g = guides[k].clone().requires_grad_()
+        outputs = functional_call(head, {name: value[k] for name, value in own.items()}, (g,))
+        loss = (outputs - shard.train.of(k)[1].reshape(10, -1)).square().mean()
+        assert torch.allclose(slopes[k], torch.autograd.grad(loss, g)[0], atol=1e-12)
 
 
 def test_by_default_classes_have_features_and_the_graph_has_a_choice(build: Callable[..., Federation]) -> None:

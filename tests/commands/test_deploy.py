@@ -36,19 +36,52 @@ def test_every_file_is_there_and_readable(folder: Path) -> None:
     from fedkin.engines.flower.site import Site
 
     app_config = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    plan = FederationFile.read(Path(app_config["config"]["settings"]))
+    settings = folder / "server" / app_config["config"]["settings"]
+    plan = FederationFile.read(settings)
     assert (plan.algorithm.name, plan.federation.sites, plan.options.engine) == ("fedpnp", 2, "flower")
-    assert FederationFile.read(Path(app_config["config"]["settings"]), rounds=3, algorithm="local").options.rounds == 3
+    assert FederationFile.read(settings, rounds=3, algorithm="local").options.rounds == 3
     for name in ("north", "south"):
         site = Site.read(folder / "sites" / name / "site.toml")
         assert [client.name for client in site.settings.clients] == [name]
         assert not site.settings.disclose
-        assert f"sites/{name}/start.sh" in (folder / "sites" / name / f"fedkin-{name}.service").read_text()
+        assert (folder / "sites" / name / f"fedkin-{name}.service").exists()
     for script in (folder / "server" / "start.sh", folder / "sites" / "north" / "start.sh"):
         assert script.stat().st_mode & stat.S_IXUSR
         subprocess.run(["sh", "-n", str(script)], check=True)
     assert "--enable-supernode-auth" in (folder / "server" / "start.sh").read_text()
     assert "--insecure" not in (folder / "server" / "start.sh").read_text()
+
+
+def test_no_file_knows_where_it_was_made(folder: Path) -> None:
+    texts = [path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".npz", ".pem", ".key")]
+    assert len(texts) > 15
+    for path in texts:
+        assert str(folder.parent) not in path.read_text(), path
+        assert str(Path(sys.executable).parent) not in path.read_text(), path
+
+
+def test_the_target_and_a_port_that_is_taken(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        options = ["--sites", "a", "--port", str(port), "--target", 'the "end"']
+        code, text = deploy("init", str(tmp_path / "new"), *options)
+        assert code == 0
+        assert f"note: port {port} of 127.0.0.1 is taken by another program" in text
+        code, text = deploy("port", "127.0.0.1", str(port))
+        assert code == 2
+        assert "is taken" in text
+    assert deploy("port", "127.0.0.1", str(port))[0] == 0
+    client = tomllib.loads((tmp_path / "new" / "sites" / "a" / "site.toml").read_text())["clients"][0]
+    assert client["target"] == 'the "end"'
+
+
+def test_a_check_without_a_server_or_a_federation_is_one_line(folder: Path, tmp_path: Path) -> None:
+    for where, reason in ((folder, "server/start.sh"), (tmp_path, "holds no federation")):
+        code, text = deploy("check", str(where))
+        assert code == 2
+        assert reason in text
 
 
 def test_keys_and_certificates(folder: Path) -> None:

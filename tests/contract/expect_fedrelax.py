@@ -5,6 +5,8 @@ from __future__ import annotations
 PARAMETERS = {"alpha": 0.5, "public_size": 4}
 OTHER = {
     "inner_steps": 3,
+    "moments": "reset",
+    "discrepancy": "mse",
     "weight": "alpha",
     "public": "uniform",
     "public_size": 2,
@@ -12,9 +14,6 @@ OTHER = {
     "tolerance": 0.99,
 }
 SILENT = {
-    "optimiser": "only rmsprop is allowed, the method's own",
-    "moments": "only keep is allowed",
-    "clip": "only unset is allowed",
     "robust": "refused: there is no coupling of rows to guard; see tests/attacks/test_defence.py",
     "batch_size": "every step uses all samples of a client, as in the paper",
     "update": "exact updates exist for linear regression models; see tests/algorithms/test_fedrelax.py",

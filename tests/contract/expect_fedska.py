@@ -12,5 +12,4 @@ OTHER = {
     "server_optimiser": "sgd",
     "mask": 0.6,
 }
-WITH = {"optimiser": {"server_optimiser": "sgd"}}
 SILENT = {"server_momentum": "only 0 is allowed"}

@@ -100,6 +100,15 @@ def test_dropout_and_mixup_on_a_device() -> None:
     agree(sites(), dropped, make("ditto", LOCAL), augment="mixup:0.4")
 
 
+@pytest.mark.parametrize("cache_features", ["auto", "off"])
+def test_frozen_and_private_parts_on_a_device(cache_features: str) -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+
+    there = agree(sites(), model, make("fedavg", LOCAL), frozen="0.*", private="4.bias", cache_features=cache_features)
+    assert there.server_rows.shape[1] == 5 * 4 + 4 + 4 * 3 + 3
+
+
 def test_sparse_couplings_on_a_device() -> None:
     there = agree(sites(80, (3,)), "mlr", make("fedu", {"steps": 2}), graph="knn:3")
     assert there.graph.adjacency.nnz < 0.2 * 80 * 80

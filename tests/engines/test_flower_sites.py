@@ -233,6 +233,40 @@ def test_a_bad_answer_is_set_aside_with_its_reason(what: str, federation: Federa
     assert np.isfinite(result.rows).all()
 
 
+def test_a_round_whose_whole_cohort_lies_is_skipped(federation: Federation, tmp_path: Path) -> None:
+    line = Bad(sites.write_sites(federation, tmp_path, GROUPS), BAD["rubbish"][0])
+    planned = plan(tmp_path, "fedavg", "mlp:6", rounds=20, cohort=1, eval_every=20)
+    result = train_sites(line, planned, tmp_path / "result")
+    failed = [set(record["log"].get("failed", {})) for record in result.history]
+    assert {"site-b"} in failed
+    assert set() in failed
+    assert len(failed) == 20
+
+
+def test_a_site_that_tells_nothing_for_the_graph_has_no_neighbours(federation: Federation, tmp_path: Path) -> None:
+    paths = sites.write_sites(federation, tmp_path, GROUPS)
+    paths[1].write_text(paths[1].read_text().replace('statistics = "exact"', 'statistics = "none"'))
+    planned = replace(plan(tmp_path, "fedpnp", "mlp:6"), graph="statistics")
+    with pytest.warns(UserWarning, match="client 'site-b' told no statistics: refused.*it has no neighbours"):
+        result = train_sites(sites.LoopLine(paths), planned, tmp_path / "result")
+    alone = result.names.index("site-b")
+    assert result.graph is not None
+    assert (result.graph.degrees == 0).tolist() == [k == alone for k in range(len(federation))]
+    assert not any(record["log"].get("failed") for record in result.history)
+
+
+def test_who_lies_in_the_first_meeting_of_fedrelax_is_left_out(federation: Federation, tmp_path: Path) -> None:
+    class Absent(sites.LoopLine):
+        def tamper(self, node: int, message: Message, answer: Message) -> tuple[Any, Any]:
+            return ("{", b"") if node == 1 and "choose" in message.head.get("task", "") else answer.encode()
+
+    line = Absent(sites.write_sites(federation, tmp_path, GROUPS))
+    result = train_sites(line, plan(tmp_path, "fedrelax", "mlp:6"), tmp_path / "result")
+    assert all(set(record["log"]["failed"]) == {"site-b"} for record in result.history)
+    others = [k for k, name in enumerate(result.names) if name != "site-b"]
+    assert np.isfinite(np.array(result.metrics["deployed"]["test_accuracy"], dtype=float)[others]).sum() >= 4
+
+
 def test_private_tensors_stay_on_the_sites_disk(federation: Federation, tmp_path: Path) -> None:
     """Local: nothing of a model reaches the server; every site has its own, with the accuracy that was reported."""
     order = [k for group in GROUPS for k in group]
@@ -342,7 +376,9 @@ def test_a_site_imports_only_what_it_trusts(federation: Federation, tmp_path: Pa
     assert "does not trust 'os:abort'" in Site.read(path).handle(Message(head)).head["refused"]
     head = {**head, "setup": {**setup, "model": "mlr"}, "task": "antigravity:fly"}
     assert "does not trust 'antigravity:fly'" in Site.read(path).handle(Message(head)).head["refused"]
-    head = {**head, "task": "train", "run": "../../etc"}
+    head = {**head, "task": "train", "shared": {"effort": {"discrepancy": "os.path:join"}}}
+    assert "does not trust 'os.path:join'" in Site.read(path).handle(Message(head)).head["refused"]
+    head = {**head, "shared": {}, "run": "../../etc"}
     assert "not plain letters" in Site.read(path).handle(Message(head)).head["refused"]
     assert "does not know" in Site.read(path).handle(Message({"kind": "exec"})).head["refused"]
 

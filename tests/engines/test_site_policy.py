@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import stat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 import torch
 
+import fedkin
+from fedkin.algorithms import FedAvg
 from fedkin.deployment.server import FederationFile, train_sites
 from fedkin.engines.flower.site import answer_at
 from fedkin.engines.flower.wire import Message
@@ -119,6 +123,31 @@ def test_label_counts_leave_only_with_consent(tmp_path: Path) -> None:
     with pytest.raises(FedkinError, match="label_counts = true under"):
         trained(tmp_path / "no", "fedu", "", graph="labels")
     trained(tmp_path / "yes", "fedu", "label_counts = true", graph="labels")
+
+
+def test_balanced_classes_take_the_counts_of_sites_that_consent(tmp_path: Path) -> None:
+    """The weights are those of every other engine; a run that goes on keeps them, whoever is there."""
+    (tmp_path / "no").mkdir()
+    with pytest.raises(FedkinError, match=r"3 sites were there .*label counts leave; .*label_counts = true under"):
+        balanced(tmp_path / "no", "")
+    (tmp_path / "yes").mkdir()
+    there = balanced(tmp_path / "yes", "label_counts = true")
+    order = [k for group in GROUPS for k in group]
+    whole = uneven_federation().take(order)
+    mine = fedkin.train(whole, "mlp:6", FedAvg(), rounds=2, seed=1, dtype="float64", class_weight="balanced")
+    assert there.task == mine.task
+    assert there.task.class_weight is not None
+    assert np.allclose(there.rows, mine.rows, atol=1e-9)
+    assert there.label_counts is None, "the server keeps the weights, not the counts"
+    again = balanced(tmp_path / "yes", "")
+    assert again.task == mine.task
+
+
+def balanced(folder: Path, policy: str) -> Any:
+    paths = sites.write_sites(uneven_federation(), folder, GROUPS, disclose=False, policy=policy)
+    found = plan(folder, "fedavg")
+    asked = found.options.model_copy(update={"class_weight": "balanced", "checkpoint_every": 1})
+    return train_sites(sites.LoopLine(paths), dataclasses.replace(found, options=asked), folder / "result")
 
 
 @pytest.mark.parametrize(

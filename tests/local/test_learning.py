@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
 import fedkin
 from fedkin.algorithms import FedAvg
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
+from fedkin.local.kernels import NARROW
+from fedkin.local.kernels.recurrent import StackedGru
 from fedkin.local.noise import Noise, drops_of, masked
 from fedkin.local.oracle import torchs, train_by_loop
 from fedkin.local.schedules import schedule
@@ -29,6 +33,7 @@ from fedkin.models import ModelSpec
 from fedkin.steps import AdamRule, step_rule
 from fedkin.streams import Streams
 from fedkin.task.choice import chosen
+from fedkin.task.losses import loss_of
 
 SIZES = (1, 7, 23, 16)
 OPTIMISERS = ("sgd", "adam", "adamw", "rmsprop")
@@ -69,7 +74,40 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 5, bias=False), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
 
 
-MODELS: dict[str, Any] = {"linear": "mlp:5", "grouped": normed, "vmap": Residual}
+class Long(nn.Module):
+    """The same by an LSTM, which stays with torch's own program."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.cell, self.last = nn.LSTM(2, size, batch_first=True), nn.Linear(size, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.cell(x.unflatten(1, (3, 2)))[0][:, -1])
+
+
+class Sequence(nn.Module):
+    """Six inputs as three steps of two, read by a GRU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.last = nn.GRU(2, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.cell(x.unflatten(1, (3, 2)))[0][:, -1])
+
+
+def layer_normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.ReLU(), nn.Linear(5, 3))
+
+
+MODELS: dict[str, tuple[Any, str]] = {
+    "chain": ("mlp:5", "linear"),
+    "batch norm": (normed, "grouped"),
+    "shortcut": (Residual, "vmap"),
+    "layer norm": (layer_normed, "vmap"),
+    "GRU": (Sequence, "vmap"),
+    "LSTM": (partial(Long, 4), "loop"),
+}
 
 
 def shard_of(data: Federation, model: Any, workers: int = 1) -> Shard:
@@ -83,7 +121,7 @@ def start(shard: Shard) -> Tensor:
 PAIRS = st.sampled_from([(kind, loss) for kind, losses in LOSSES.items() for loss in losses] + [("regression", cubic)])
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     pair=PAIRS,
     optimiser=st.sampled_from(OPTIMISERS),
@@ -93,6 +131,8 @@ PAIRS = st.sampled_from([(kind, loss) for kind, losses in LOSSES.items() for los
     momentum=st.sampled_from([0.0, 0.5]),
     weighted=st.booleans(),
     smooth=st.sampled_from([0.0, 0.1]),
+    paced=st.sampled_from(["constant", "step:1,0.5", "warm-up:4", "cosine:5+warm-up:2"]),
+    round=st.integers(1, 4),
 )
 def test_every_optimiser_and_loss_agrees_with_torch(
     pair: tuple[str, Any],
@@ -103,6 +143,8 @@ def test_every_optimiser_and_loss_agrees_with_torch(
     momentum: float,
     weighted: bool,
     smooth: float,
+    paced: str,
+    round: int,
 ) -> None:
     kind, loss = pair
     data = federation(kind)
@@ -110,8 +152,9 @@ def test_every_optimiser_and_loss_agrees_with_torch(
     if kind != "regression":
         extras = {"class_weight": [0.5, 1.0, 2.0] if weighted else None, "label_smoothing": smooth}
     data = replace(data, task=chosen(data.task, loss, **extras))
-    shard = shard_of(data, MODELS[model])
-    assert shard.choice.name == model, shard.choice.reason
+    factory, kernel = MODELS[model]
+    shard = shard_of(data, factory)
+    assert shard.choice.name == kernel, shard.choice.reason
     how = Sgd(
         lr=0.02,
         epochs=2,
@@ -120,10 +163,11 @@ def test_every_optimiser_and_loss_agrees_with_torch(
         momentum=momentum if optimiser in ("sgd", "rmsprop") else 0.0,
         weight_decay=decay,
         clip=clip,
+        lr_schedule=paced,
     )
     ids, rows = np.arange(len(shard)), start(shard)
-    trained, losses = train_rows(shard, ids, rows, how, round=1)
-    assert torch.allclose(trained, train_by_loop(shard, ids, rows, how, round=1), rtol=0, atol=1e-10)
+    trained, losses = train_rows(shard, ids, rows, how, round)
+    assert torch.allclose(trained, train_by_loop(shard, ids, rows, how, round), rtol=0, atol=1e-10)
     assert torch.isfinite(losses).all()
 
 
@@ -175,6 +219,57 @@ def test_terms_fused_into_the_linear_kernel_are_those_applied_one_by_one() -> No
     assert torch.allclose(fused, apart, atol=1e-12)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_stacked_gru_is_torchs(bias: bool, both: bool, layers: int, first: bool) -> None:
+    """Three clients under vmap, each with weights, inputs and a first state of its own: states and all gradients."""
+    torch.manual_seed(0)
+    how: dict[str, Any] = {"bias": bias, "bidirectional": both, "num_layers": layers, "batch_first": first}
+    theirs = [nn.GRU(3, 4, **how).double() for _ in range(3)]
+    stand_in = StackedGru(theirs[0])
+    x = torch.randn((3, 5, 6, 3), dtype=torch.float64, requires_grad=True)
+    begin = torch.randn((3, layers * (1 + both), 5 if first else 6, 4), dtype=torch.float64, requires_grad=True)
+    own = {
+        name: torch.stack([dict(t.named_parameters())[name].detach() for t in theirs])
+        for name, _ in theirs[0].named_parameters()
+    }
+
+    def total(tensors: dict[str, Tensor], x: Tensor, begin: Tensor) -> Tensor:
+        states, last = functional_call(stand_in, tensors, (x, begin))
+        return (states * states.cos()).sum() + (last**3).sum()
+
+    slopes = vmap(grad(total, argnums=(0, 1, 2)))(own, x.detach(), begin.detach())
+    for k, gru in enumerate(theirs):
+        states, last = gru(x[k], begin[k])
+        (by_hand, *rest) = torch.autograd.grad(
+            (states * states.cos()).sum() + (last**3).sum(), [x, begin, *gru.parameters()]
+        )
+        assert torch.allclose(slopes[1][k], by_hand[k], atol=1e-10)
+        assert torch.allclose(slopes[2][k], rest[0][k], atol=1e-10)
+        for (name, _), slope in zip(gru.named_parameters(), rest[1:]):
+            assert torch.allclose(slopes[0][name][k], slope, atol=1e-10)
+
+
+def test_wide_grus_and_those_with_dropout_are_trained_one_by_one() -> None:
+    data = federation("classification")
+
+    def kernel(size: int, **how: Any) -> str:
+        def made() -> nn.Module:
+            module = Sequence()
+            module.cell, module.last = nn.GRU(2, size, batch_first=True, **how), nn.Linear(size, 3)
+            return module
+
+        return shard_of(data, made).choice.name
+
+    assert [kernel(NARROW, num_layers=2), kernel(NARROW + 1), kernel(4, num_layers=2, dropout=0.1)] == [
+        "vmap",
+        "loop",
+        "loop",
+    ]
+
+
 # --- schedules --------------------------------------------------------------------------------------------------------
 
 
@@ -222,6 +317,40 @@ def test_one_client_that_keeps_its_moments_is_one_long_run_of_adam() -> None:
     found = fedkin.train(data, "mlp:4", method, rounds=5, dtype="float64").rows
     method = FedAvg(lr=0.01, batch_size=100, optimiser="adam", epochs=5)
     assert np.allclose(found, fedkin.train(data, "mlp:4", method, rounds=1, dtype="float64").rows, atol=1e-10)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(
+    pair=PAIRS,
+    optimiser=st.sampled_from(OPTIMISERS),
+    decay=st.sampled_from([0.0, 0.1]),
+    clip=st.sampled_from([None, 0.3]),
+    paced=st.sampled_from(["constant", "step:2,0.5", "warm-up:3"]),
+)
+def test_kept_moments_are_one_torch_optimiser_over_all_rounds(
+    pair: tuple[str, Any], optimiser: Any, decay: float, clip: float | None, paced: str
+) -> None:
+    """One client with all samples in a batch: the rounds of fedkin are the steps of a single optimiser of torch."""
+    kind, loss = pair
+    data = federation(kind).take([2])
+    momentum = 0.5 if optimiser in ("sgd", "rmsprop") else 0.0
+    how: dict[str, Any] = {"optimiser": optimiser, "momentum": momentum, "weight_decay": decay, "clip": clip}
+    method = FedAvg(lr=0.02, epochs=2, batch_size=100, moments="keep", lr_schedule=paced, **how)
+    found = fedkin.train(data, "mlp:4", method, rounds=3, dtype="float64", loss=loss).rows[0]
+    task = chosen(data.task, loss)
+    spec = ModelSpec.of("mlp:4", task, torch.float64)
+    module = spec.module(spec.initial_row(Streams(0)))
+    theirs = torchs(method, 1, module)
+    x, y = Shard(data, spec, Streams(0), 1).train.of(0)
+    for round in (1, 2, 3):
+        theirs.param_groups[0]["lr"] = method.rate(round)
+        for _ in range(2):
+            theirs.zero_grad()
+            loss_of(task)(module(x), y).mean().backward()
+            if clip:
+                nn.utils.clip_grad_norm_(module.parameters(), clip)
+            theirs.step()
+    assert np.allclose(found, spec.layout.pack(module, torch.float64).numpy(), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "rmsprop"])

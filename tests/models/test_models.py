@@ -45,7 +45,7 @@ def test_networks_have_the_papers_sizes_and_a_named_split(name: str) -> None:
 
 
 def test_every_network_is_listed_here() -> None:
-    elsewhere = {"gru-forecaster", "lstm-text", "mobilenet-v2"}
+    elsewhere = {"gru-forecaster", "lstm-text", "mobilenet-v2", "transformer-text"}
     assert set(COUNTS) | elsewhere >= set(NETWORKS)
 
 
@@ -99,4 +99,6 @@ def test_tied_and_frozen_parameters() -> None:
     assert Layout.of(net).n_parameters == 9
     net[0].weight.requires_grad_(False)
     layout = Layout.of(net)
-    assert (layout.n_parameters, layout.width) == (0, 9)
+    assert (layout.n_parameters, layout.width, layout.frozen) == (0, 0, ("0.weight",))
+    carried = Layout.of(net, carried=True)
+    assert (carried.n_parameters, carried.width, carried.frozen) == (0, 9, ())

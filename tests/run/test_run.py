@@ -22,7 +22,8 @@ from fedkin.algorithms import FedAvg, FedBN, FedProx, Local
 from fedkin.local.tasks import TASKS
 from fedkin.run import Run, checkpoint
 from fedkin.run.cadence import rounds_between_tests
-from fedkin.run.callbacks import Callback, CsvHistory, EarlyStop, TensorBoard
+from fedkin.run.callbacks import Callback, CsvHistory, EarlyStop
+from fedkin.run.trackers import TensorBoard
 
 
 @pytest.fixture

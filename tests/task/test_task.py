@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import fedkin
-from fedkin.algorithms import FedAvg, FedRelax
+from fedkin.algorithms import FedAvg
 from fedkin.couplings.server_step import server_step
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
@@ -294,11 +294,6 @@ def test_other_data_keep_their_headline(federation: Federation, options: dict[st
 def test_kinds_fedkin_does_not_know_are_refused_with_what_to_do(kind: Any) -> None:
     with pytest.raises(FedkinError, match=f"task '{kind}' is not supported; take task="):
         Federation.from_arrays({"a": (np.zeros((4, 2)), np.arange(4))}, task=kind)
-
-
-def test_methods_that_have_a_loss_of_their_own_say_so() -> None:
-    with pytest.raises(FedkinError, match="fedrelax fits models of any kind"):
-        fedkin.train(sites(), "mlp:4", FedRelax(), rounds=1, loss="focal:2")
 
 
 # --- the server's step ------------------------------------------------------------------------------------------------

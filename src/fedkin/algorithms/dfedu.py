@@ -15,10 +15,9 @@ from fedkin.clients import Clients, Replies
 from fedkin.couplings import LaplacianStep
 from fedkin.couplings.robust import trust_in
 from fedkin.defence import EVIDENCE, parsed, rule_for_letters
-from fedkin.local.mail import Mail
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
-from fedkin.local.transfer import judged_losses, losses_of
+from fedkin.local.transfer import judged_losses, losses_of, tried_models
 
 PULL = f"{__name__}:dfedu"
 
@@ -60,7 +59,7 @@ class DFedU(LaplacianRegularised):
 
     def follow_up(self, state: State, replies: Replies, clients: Clients, setting: Setting) -> State:
         """Those who trained write to each other and mix."""
-        shared = {"method": self.model_dump(), "round": state.round + 1}
+        shared = {"method": self.model_dump(), "round": state.round + 1, **setting.at_home}
         pulled = clients.exchange("private", PULL, replies.ids, shared)
         state = state.with_log(total_variation_trained=float(pulled["variation"].sum()))
         failed = {**replies.failed, **pulled.failed}
@@ -83,7 +82,7 @@ def pull(shard: Shard, request: Request) -> dict[str, Tensor]:
 
     The variations ⟨w_k, Σ_l a_kl (w_k − w_l)⟩ of all clients sum to tr(WᵀLW).
     """
-    ids, mail, layout = request.ids, request.mail, shard.spec.layout
+    ids, mail, layout = request.ids, request.mail, shard.spec.layout.without(request.shared.get("home", ()))
     assert mail is not None
     own = shard.store["private"][ids]
     method = DFedU(**request.shared["method"])
@@ -93,7 +92,7 @@ def pull(shard: Shard, request: Request) -> dict[str, Tensor]:
         rows = own - torch.as_tensor(step, dtype=own.dtype).reshape(-1, 1) * apart
     else:
         steps = np.broadcast_to(step, len(ids))
-        guarded = [guarded_pull(shard, int(k), own[i], mail.to(i), steps[i], method.robust) for i, k in enumerate(ids)]
+        guarded = [guarded_pull(shard, request.only(i), own[i], steps[i], method.robust) for i in range(len(ids))]
         rows = torch.stack(guarded)
     layout.keep_positive(rows, own)
     shard.store["private"][ids] = rows
@@ -102,17 +101,19 @@ def pull(shard: Shard, request: Request) -> dict[str, Tensor]:
     return {"variation": variation, "norm": rows.norm(dim=1)}
 
 
-def guarded_pull(shard: Shard, k: int, own: Tensor, mail: Mail, step: float, robust: str) -> Tensor:
+def guarded_pull(shard: Shard, request: Request, own: Tensor, step: float, robust: str) -> Tensor:
     """Client k's row after the step towards its letters, guarded: what FedU's server does to row k, (B,).
 
     A client does not know what its neighbours began with, so that `norm` bounds the way from its own row.
     """
-    if not mail.senders:
+    mail, k = request.mail, int(request.ids[0])
+    if mail is None or not mail.senders:
         return own
     values = torch.cat([own[None], mail.letters.to(own.dtype)])
     pull = torch.as_tensor(step * mail.links.toarray()[0])
     if parsed(robust)[0] == EVIDENCE:
-        losses, noise = judged_losses(losses_of(shard, shard.train, k, values[1:]))
+        tried = replace(request, per_client={"models": values[None, 1:]})
+        losses, noise = judged_losses(losses_of(shard, shard.train, k, tried_models(shard, tried)[0]))
         pull = pull * torch.as_tensor(trust_in(losses.cpu().numpy(), float(noise), parsed(robust)[1] or 0.0))
     weights = torch.cat([1 - pull.sum()[None], pull])
     return rule_for_letters(robust)(values, weights, 0)[0]

@@ -47,10 +47,10 @@ class FedALA(FedAvg):
     )
 
     def check(self, setting: Setting) -> None:
-        head_of(setting.spec.layout, self.head)
+        head_of(setting.model.layout, self.head)
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
-        mixed = head_of(setting.spec.layout, self.head)
+        mixed = head_of(setting.model.layout, self.head)
         shared = {"eta": self.eta, "share": self.share, "first_passes": self.first_passes, "mixed": mixed}
         return LocalWork(f"{__name__}:fedala", shared=shared)
 

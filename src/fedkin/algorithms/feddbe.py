@@ -48,7 +48,7 @@ class FedDBE(FedAvg):
     features: str = Field("features", description="the layer before the head, whose output is the feature")
 
     def check(self, setting: Setting) -> None:
-        size, head = cut(setting.spec, setting.task, self.features).size, linear_head(setting.spec, self.name)
+        size, head = cut(setting.model, setting.task, self.features).size, linear_head(setting.model, self.name)
         if size != head.weight.shape[1]:
             raise FedkinError(f"features = {self.features!r}: the head reads another layer; choose the one before it")
 

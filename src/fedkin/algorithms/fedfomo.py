@@ -17,7 +17,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, client_task, training_task
 from fedkin.local.training import train_rows
-from fedkin.local.transfer import in_pieces, losses_of
+from fedkin.local.transfer import in_pieces, losses_of, tried_models
 
 
 class FedFomo(Algorithm):
@@ -69,12 +69,13 @@ class FedFomo(Algorithm):
         chosen = self.candidates(likes.cpu().numpy(), ids, state.round + 1, setting)
         weights = np.zeros((len(ids), len(ids)))
         for some in in_pieces(len(ids), chosen.shape[1] * trained.shape[1] * trained.element_size()):
-            told = clients.ask(f"{__name__}:fomo_losses", ids[some], {"models": trained[ids[chosen[some]]]})
+            tried = {"models": trained[ids[chosen[some]]]}
+            told = clients.ask(f"{__name__}:fomo_losses", ids[some], tried, setting.at_home)
             for i, losses in zip(np.searchsorted(ids, told.ids), told["losses"]):
-                tried = np.concatenate([[i], chosen[i]])
-                way = trained[ids[tried], :n].double() - state.rows[ids[i], :n].double()
+                compared = np.concatenate([[i], chosen[i]])
+                way = trained[ids[compared], :n].double() - state.rows[ids[i], :n].double()
                 gain = replies["before"][i] - torch.cat([replies["after"][i : i + 1], losses])
-                weights[i, tried] = (gain / way.norm(dim=1).clamp(min=1e-12)).clamp(min=0).cpu().numpy()
+                weights[i, compared] = (gain / way.norm(dim=1).clamp(min=1e-12)).clamp(min=0).cpu().numpy()
         total = weights.sum(axis=1, keepdims=True)
         stuck = total[:, 0] == 0
         weights = np.where(total > 0, weights / np.where(total > 0, total, 1), np.eye(len(ids)))
@@ -110,7 +111,7 @@ def mean_losses(shard: Shard, k: int, models: Tensor) -> Tensor:
 @client_task("fomo_losses")
 def tell_losses(shard: Shard, request: Request) -> dict[str, Tensor]:
     """per_client "models" (k, M, B) → "losses" (k, M)."""
-    models = request.per_client["models"].to(shard.spec.dtype)
+    models = tried_models(shard, request)
     losses = torch.zeros(models.shape[:2], dtype=torch.float64)
 
     def work(place: int) -> None:

@@ -32,10 +32,10 @@ class FedPer(FedAvg):
     )
 
     def check(self, setting: Setting) -> None:
-        head_of(setting.spec.layout, self.head)
+        head_of(setting.model.layout, self.head)
 
     def private(self, setting: Setting) -> tuple[str, ...]:
-        return head_of(setting.spec.layout, self.head)
+        return head_of(setting.model.layout, self.head)
 
 
 def head_of(layout: Layout, modules: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -51,9 +51,9 @@ class FedProto(Algorithm):
     features: str = Field("features", description="the layer before the head, whose output is the feature")
 
     def check(self, setting: Setting) -> None:
-        if setting.task.kind != "classification":
+        if not setting.task.one_label:
             raise FedkinError("fedproto has a prototype for each class, but this task has none; choose another method")
-        size, head = cut(setting.spec, setting.task, self.features).size, linear_head(setting.spec, self.name)
+        size, head = cut(setting.model, setting.task, self.features).size, linear_head(setting.model, self.name)
         if size != head.weight.shape[1]:
             raise FedkinError(f"features = {self.features!r}: the head reads another layer; choose the one before it")
 
@@ -61,7 +61,7 @@ class FedProto(Algorithm):
         return tuple(slot.name for slot in setting.spec.layout.slots)
 
     def start(self, setting: Setting) -> State:
-        size = cut(setting.spec, setting.task, self.features).size
+        size = cut(setting.model, setting.task, self.features).size
         prototypes = torch.zeros((setting.task.outputs, size), dtype=setting.spec.dtype)
         known = torch.zeros(setting.task.outputs, dtype=torch.bool)
         return super().start(setting).with_arrays(prototypes=prototypes, known=known)

@@ -16,7 +16,9 @@ from fedkin.errors import EveryoneFailed, FedkinError
 from fedkin.local.relax.public import parse_source
 from fedkin.local.relax.tasks import ANSWER, CHOOSE, EVALUATE, HEAR, MEET, PUBLISH, RELAX
 from fedkin.models import ModelLike, ModelSpec, estimators
+from fedkin.steps import Optimiser
 from fedkin.task import Task
+from fedkin.task.discrepancy import discrepancy_of
 
 
 class FedRelax(Algorithm):
@@ -29,8 +31,9 @@ class FedRelax(Algorithm):
 
         h_i ← (approx.) argmin_h L_i(h) + α Σ_j A_ij (1/m_j) Σ_{x∈P_j} ℓ(h(x), ŷ_j(x)),
 
-    by `inner_steps` RMSprop steps (networks), in closed form (`update="exact"`, linear models) or by a new fit
-    (estimators). ℓ is the squared error, or for classes the Kullback–Leibler divergence of predicted probabilities.
+    by `inner_steps` steps of the optimiser (networks), in closed form (`update="exact"`, linear least squares) or by a new
+    fit (estimators). L_i is the task's loss. ℓ is the `discrepancy`: unless told, the same loss with predictions as
+    targets (of classes, the Kullback–Leibler divergence), without class weights and smoothing.
     The log holds the objective and both of its terms, `local_loss` and `variation` (times α), at the exchange, that is
     before the round's update. α = 0: everyone alone. There is no server: models never leave their clients.
 
@@ -47,15 +50,22 @@ class FedRelax(Algorithm):
 
     own_rate: ClassVar[bool] = True
 
-    lr: float = Field(0.01, gt=0, description="rate γ of RMSprop")
-    optimiser: Literal["rmsprop"] = Field("rmsprop", description="must be rmsprop, the method's own")
-    moments: Literal["keep"] = Field("keep", description="must be keep: a network goes on where it was")
-    clip: None = Field(None, description="must be unset")
+    lr: float = Field(0.01, gt=0, description="rate γ of the optimiser")
+    optimiser: Optimiser = Field("rmsprop", description="step rule of networks: sgd, adam, adamw or rmsprop")
+    moments: Literal["reset", "keep"] = Field(
+        "keep",
+        description="what the optimiser remembers: a network goes on where it was, or starts anew at each exchange",
+    )
+    discrepancy: str | None = Field(
+        None,
+        description="how predictions are compared: a loss (mse, mae, huber:δ, cross-entropy, …) or package.module:function "
+        "(default: the loss of training where it is least at agreement, else the task's usual one)",
+    )
     alpha: float = Field(0.01, ge=0, allow_inf_nan=False, description="strength α of the coupling")
     update: Literal["gradient", "exact"] = Field(
-        "gradient", description="RMSprop steps, or linear models in closed form"
+        "gradient", description="steps of the optimiser, or linear models in closed form"
     )
-    inner_steps: int | None = Field(None, ge=1, description="RMSprop steps per exchange (default: steps, else epochs)")
+    inner_steps: int | None = Field(None, ge=1, description="steps per exchange (default: steps, else epochs)")
     smoothing: float = Field(0.99, ge=0, lt=1, description="RMSprop's smoothing of squared gradients")
     weight: Literal["scaled", "alpha"] = Field(
         "scaled", description="a received point weighs α·A_ij·m_i/m_pub, or α·A_ij, where a local one weighs 1"
@@ -93,10 +103,11 @@ class FedRelax(Algorithm):
         return estimators.of(model, names, task, dtype)
 
     def check(self, setting: Setting) -> None:
-        if not setting.task.usual:
+        found = discrepancy_of(setting.task, self.discrepancy)
+        if self.exact_block and not found.of_means:
             raise FedkinError(
-                "fedrelax fits models of any kind by cross entropy or squared error; drop loss, class_weight and "
-                "label_smoothing, or take another method"
+                f"fedrelax: exact_block = true hears the mean of what neighbours say, which discrepancy {found.name!r} "
+                "cannot use; drop it, or take mse, cross-entropy, bce or poisson"
             )
         setting.needs_graph(self.name)
 
@@ -147,14 +158,12 @@ class FedRelax(Algorithm):
         learned = {key: state.values.get(key, 0) for key in ("common", "points", "degree", "memory")}
         effort = {
             "steps": self.inner_steps or self.steps or self.epochs,
-            "rate": self.rate(state.round + 1),
             "smoothing": self.smoothing,
-            "momentum": self.momentum,
-            "weight_decay": self.weight_decay,
+            "discrepancy": self.discrepancy,
             "resample": self.unweighted == "resample",
         }
         relax = {**{field: getattr(self, field) for field in fields}, **learned}
-        return {"relax": relax, "effort": effort, "round": state.round + 1}
+        return {"relax": relax, "effort": effort, "sgd": self.told(state.round + 1), "round": state.round + 1}
 
     # --- a round ------------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class FedRoD(FedAvg):
     balanced: bool = Field(True, description="train the generic model with the balanced softmax")
 
     def check(self, setting: Setting) -> None:
-        linear_head(setting.spec, self.name)
+        linear_head(setting.model, self.name)
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         return LocalWork(f"{__name__}:fedrod", shared={"balanced": self.balanced})
@@ -51,7 +51,7 @@ class FedRoD(FedAvg):
 
 def log_counts(shard: Shard, ids: np.ndarray) -> Tensor:
     """log π_k: the logarithm of each client's training samples per class, (k, C); zeros for a regression."""
-    if shard.task.kind != "classification":
+    if not shard.task.one_label:
         return torch.zeros((len(ids), shard.task.outputs), dtype=shard.spec.dtype)
     counts = [torch.bincount(shard.train.targets(int(k)), minlength=shard.task.outputs) for k in ids]
     return torch.stack(counts).to(shard.spec.dtype).clamp(min=1e-9).log()

@@ -91,9 +91,13 @@ class FedSKA(FedAvg):
 
     @model_validator(mode="before")
     @classmethod
-    def _whose_optimiser(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "optimiser" in given and "server_optimiser" not in given:
-            raise ValueError("the server's is now server_optimiser, optimiser is the clients'; give both")
+    def _of_this_version(cls, given: Any) -> Any:
+        """A run directory holds every parameter; one without server_optimiser has the server's under optimiser."""
+        recorded = {"structure_steps", "encoder_steps", "similarity", "noise", "mask", "hidden", "prior", "optimiser"}
+        if isinstance(given, dict) and recorded <= given.keys() and "server_optimiser" not in given:
+            raise ValueError(
+                "an older version wrote the server's rule as optimiser; it is server_optimiser now: give both"
+            )
         return given
 
     @property
@@ -105,8 +109,7 @@ class FedSKA(FedAvg):
 
     def grain(self, setting: Setting) -> Granularity:
         """What has a feature: the classes of a client where there are any, unless told."""
-        plain = setting.task.kind == "classification" and setting.task.plain_loss
-        return self.granularity or ("class" if plain else "client")
+        return self.granularity or ("class" if setting.task.one_label else "client")
 
     def default_graph(self) -> str | None:
         return "shared-labels" if self.prior else None
@@ -117,13 +120,8 @@ class FedSKA(FedAvg):
             raise FedkinError(
                 f"fedska: k = {self.k} is not allowed: a client has at most {clients - 1} neighbours here"
             )
-        cut(setting.spec, setting.task, self.features)
+        cut(setting.model, setting.task, self.features)
         grain = self.grain(setting)
-        if grain != "aligned" and not setting.task.plain_loss:
-            raise FedkinError(
-                f"fedska: granularity = {grain!r} needs the loss of a mixed part, which only plain cross entropy, "
-                "bce and mse have; drop loss, class_weight and label_smoothing, or use 'aligned'"
-            )
         if grain == "class" and not setting.task.one_label:
             raise FedkinError("fedska: granularity = 'class' needs a classification task; use 'client' or 'aligned'")
         if grain == "aligned" and len(set(setting.sizes.tolist())) > 1:
@@ -139,7 +137,7 @@ class FedSKA(FedAvg):
 
     def start(self, setting: Setting) -> State:
         clients = len(setting)
-        learner = self.learner(cut(setting.spec, setting.task, self.features).size, setting)
+        learner = self.learner(cut(setting.model, setting.task, self.features).size, setting)
         several = {"client": 1, "class": setting.task.outputs, "aligned": int(setting.sizes[0])}
         parts = torch.zeros((clients, several[self.grain(setting)], learner.size), dtype=torch.float64)
         return (

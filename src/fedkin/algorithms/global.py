@@ -35,6 +35,12 @@ class Global(Algorithm):
     title: ClassVar[str] = "Global"
     couples: ClassVar[bool] = False
 
+    def check(self, setting: Setting) -> None:
+        if setting.home:
+            raise FedkinError(
+                "global trains one model on all samples, so that nothing can be private; leave private out"
+            )
+
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         return LocalWork(f"{__name__}:global", shared={"pooled": len(ids)})
 

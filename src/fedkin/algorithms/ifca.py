@@ -16,7 +16,7 @@ from fedkin.couplings.clustering import in_order, rand_index
 from fedkin.couplings.clusters import ClusterPropagation, handed_back
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
-from fedkin.local.tasks import Request, Trained, client_task, training_task
+from fedkin.local.tasks import Request, Trained, client_task, composed, training_task
 from fedkin.local.training import evaluate_rows, train_rows
 
 
@@ -98,7 +98,7 @@ class IFCA(Algorithm):
     ) -> Replies:
         state = one_of(state, state.values["leads"])
         if not post:
-            shared = {"models": state.arrays["models"]}
+            shared = {"models": state.arrays["models"], **setting.at_home}
             replies = clients.ask(f"{__name__}:ifca_choice", setting.everyone, shared=shared, bill=False)
             choice = state.arrays["choice"].clone()
             choice[replies.ids] = replies["choice"]
@@ -138,23 +138,28 @@ def _updated(values: Tensor, index: np.ndarray, new: Tensor) -> Tensor:
     return values
 
 
-def best_model(shard: Shard, ids: np.ndarray, models: Tensor) -> Tensor:
-    """The model (of p, B) with the smallest loss on each client's training samples, (k,); the first of equals."""
-    losses = [evaluate_rows(shard, ids, model.expand(len(ids), -1), "train")["loss"] for model in models]
-    return torch.stack(losses).nan_to_num(nan=torch.inf).argmin(dim=0)
+def best_model(shard: Shard, request: Request) -> tuple[Tensor, Tensor]:
+    """The shared model (of p, B) with the smallest loss on each client's training samples, (k,), and these models (k, B).
+
+    The first of equals; a model is tried with what the client keeps private in its place.
+    """
+    models, ids = request.shared["models"], request.ids
+    whole = torch.stack([composed(shard, request, model.expand(len(ids), -1)) for model in models])
+    losses = [evaluate_rows(shard, ids, rows, "train")["loss"] for rows in whole]
+    choice = torch.stack(losses).nan_to_num(nan=torch.inf).argmin(dim=0)
+    return choice, whole[choice, torch.arange(len(ids))]
 
 
 @client_task("ifca_choice")
 def tell_choice(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Which of the shared models each client would take."""
-    return {"choice": best_model(shard, request.ids, request.shared["models"].to(shard.spec.dtype))}
+    return {"choice": best_model(shard, request)[0]}
 
 
 @training_task("ifca")
 def choose_and_train(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -> Trained:
     """Choose among the shared models, then plain training from the chosen one."""
-    models = request.shared["models"].to(shard.spec.dtype)
-    choice = best_model(shard, request.ids, models)
+    choice, start = best_model(shard, request)
     settings = Sgd(**request.shared["sgd"])
-    trained, loss = train_rows(shard, request.ids, models[choice], settings, request.shared["round"], counters=counters)
-    return Trained(trained, loss, start=models[choice], extra={"choice": choice})
+    trained, loss = train_rows(shard, request.ids, start, settings, request.shared["round"], counters=counters)
+    return Trained(trained, loss, start=start, extra={"choice": choice})

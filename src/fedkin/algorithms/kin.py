@@ -77,7 +77,7 @@ class Kin(Algorithm):
         peers, weights = self._kept(state, count, setting)
         for some in in_pieces(len(ids), count * models.shape[1] * models.element_size()):
             tried = {"models": models[torch.as_tensor(ids[chosen[some]])]}
-            told = clients.ask(TRANSFER, ids[some], tried)
+            told = clients.ask(TRANSFER, ids[some], tried, setting.at_home)
             asked = np.searchsorted(ids, told.ids)
             found = kin_weights(
                 told["transfer"].cpu().numpy(), told["noise"].cpu().numpy() / self.sharpness,

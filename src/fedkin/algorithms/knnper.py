@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, private_columns, training_task
 from fedkin.local.training import train_rows
-from fedkin.models import Layout, ModelLike, ModelSpec
+from fedkin.models import ModelLike, ModelSpec
 from fedkin.models.memory import MEMORY, Remembering, with_memory
 from fedkin.streams import permutations
 from fedkin.task import Task
@@ -57,7 +58,7 @@ class KNNPer(FedAvg):
         return self.features, self.capacity, self.neighbours, self.scale
 
     def model_spec(self, model: ModelLike, names: tuple[str, ...], task: Task, dtype: torch.dtype) -> ModelSpec:
-        if task.kind != "classification":
+        if not task.one_label:
             raise FedkinError("knnper lets memories vote on classes, but this task has none; choose another method")
         return with_memory(super().model_spec(model, names, task, dtype), task, *self.remembers)
 
@@ -105,13 +106,12 @@ def train_or_remember(shard: Shard, request: Request, rows: Tensor, counters: Te
 def network_of(spec: ModelSpec) -> ModelSpec:
     """The network without its memory."""
 
-    def factory() -> torch.nn.Module:
-        whole = spec.factory()
+    def inside(whole: torch.nn.Module) -> torch.nn.Module:
         assert isinstance(whole, Remembering)
         return whole.network
 
-    with torch.random.fork_rng(devices=[]):
-        return ModelSpec(factory, Layout.of(factory()), spec.dtype, spec.name, placement=spec.placement)
+    bare = replace(spec, layout=spec.layout.without(MEMORY))
+    return bare.seen_as(inside, lambda name: name.removeprefix("network."))
 
 
 def remember_features(shard: Shard, k: int, row: Tensor, counters: Tensor, lam: float | None) -> None:

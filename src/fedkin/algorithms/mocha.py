@@ -41,7 +41,7 @@ class Mocha(Algorithm):
     )
 
     def check(self, setting: Setting) -> None:
-        layers = dense_layers(setting.spec.template(), setting.spec.layout)
+        layers = dense_layers(setting.model.template(), setting.model.layout)
         if layers is None or len(layers) != 1:
             found = "this model has other layers" if layers is None else f"this model has {len(layers)} linear layers"
             raise FedkinError(f"mocha trains convex models only, one linear layer ('mlr' or 'linear'); {found}")

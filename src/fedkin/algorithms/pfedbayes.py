@@ -16,7 +16,7 @@ from fedkin.couplings import Average
 from fedkin.errors import FedkinError
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
-from fedkin.local.tasks import Request, Trained, training_task
+from fedkin.local.tasks import Request, Trained, narrowed, training_task, widened
 from fedkin.local.training import Chunk, train_chunks
 from fedkin.steps import Optimiser
 
@@ -88,7 +88,10 @@ def variational_training(shard: Shard, request: Request, rows: Tensor, counters:
         return torch.cat([mean, torch.full_like(mean, shared["rho0"])])
 
     posterior = shard.private("posterior", initial)[ids]
-    prior = torch.cat([rows[:, :n], shared["rho"].to(rows.dtype).expand(len(ids), -1)], dim=1)
+    rho = shared["rho"].to(rows.dtype).expand(len(ids), -1)
+    if "home" in shared:
+        rho = widened(shard, request, rho, shard.private("home_rho", lambda: rows.new_full((n,), shared["rho0"]))[ids])
+    prior = torch.cat([rows[:, :n], rho], dim=1)
     pull = shared["zeta"] / torch.as_tensor(shard.train.sizes[ids]).to(rows.dtype)[:, None]
 
     def work(chunk: Chunk) -> Tensor:
@@ -120,8 +123,8 @@ def variational_training(shard: Shard, request: Request, rows: Tensor, counters:
         rows=torch.cat([prior[:, :n], rest], dim=1),
         loss=loss,
         personal=torch.cat([posterior[:, :n], rest], dim=1),
-        keep={"posterior": posterior},
-        extra={"rho": prior[:, n:]},
+        keep={"posterior": posterior, **({"home_rho": prior[:, n:]} if "home" in shared else {})},
+        extra={"rho": narrowed(shard, request, prior[:, n:])},
     )
 
 

@@ -16,7 +16,7 @@ from fedkin.clients import Replies
 from fedkin.couplings import Mixing
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
-from fedkin.local.tasks import Request, Trained, training_task
+from fedkin.local.tasks import Request, Trained, training_task, widened
 from fedkin.local.training import train_rows
 
 
@@ -90,8 +90,11 @@ class Align:
 
     mu: float
     towards: Tensor
+    travels: Tensor
+    """1 for parameters that w counts, 0 for those that stay at home, (P,)."""
 
     def add(self, slopes: Tensor, weights: Tensor) -> None:
+        weights = weights * self.travels
         u, size = self.towards[: len(slopes)], weights.norm(dim=1, keepdim=True).clamp(min=1e-12)
         along = (u * weights).sum(dim=1, keepdim=True) / size**2
         slopes.sub_((u - along * weights) * (self.mu / size))
@@ -106,7 +109,9 @@ class Align:
 @training_task("pfedgraph")
 def train_aligned(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -> Trained:
     """SGD with a pull towards the directions of the collaborators' models."""
-    pull = Align(request.shared["lam"], request.per_client["towards"].to(rows.dtype))
+    given, nothing = request.per_client["towards"].to(rows.dtype), rows.new_zeros(shard.spec.layout.n_parameters)
+    towards = widened(shard, request, given, nothing)
+    pull = Align(request.shared["lam"], towards, widened(shard, request, torch.ones_like(given[0]), nothing))
     settings = Sgd(**request.shared["sgd"])
     trained, loss = train_rows(shard, request.ids, rows, settings, request.shared["round"], [pull], counters)
     return Trained(trained, loss)

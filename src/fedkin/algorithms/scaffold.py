@@ -15,7 +15,7 @@ from fedkin.couplings import Average
 from fedkin.local.batches import count_steps
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
-from fedkin.local.tasks import Request, Trained, training_task
+from fedkin.local.tasks import Request, Trained, narrowed, training_task, widened
 from fedkin.local.terms import Shift
 from fedkin.local.training import train_rows
 
@@ -61,9 +61,10 @@ def controlled_training(shard: Shard, request: Request, rows: Tensor, counters: 
     settings, t = Sgd(**request.shared["sgd"]), request.shared["round"]
     n = shard.spec.layout.n_parameters
     common: Tensor = request.shared["control"].to(rows.dtype)
-    own = shard.private("control", lambda: torch.zeros(n, dtype=rows.dtype))[request.ids]
-    trained, loss = train_rows(shard, request.ids, rows, settings, t, [Shift(common - own)], counters)
+    own = shard.private("control", lambda: torch.zeros_like(common))[request.ids]
+    shift = widened(shard, request, common - own, rows.new_zeros((1, n)))  # what stays at home goes its own way
+    trained, loss = train_rows(shard, request.ids, rows, settings, t, [Shift(shift)], counters)
     steps = count_steps(shard.train.sizes[request.ids], settings.batch_size, settings.epochs, settings.steps)
     way = torch.as_tensor(steps).to(rows.dtype)[:, None] * settings.rate(t)
-    change = (rows - trained)[:, :n] / way - common
+    change = narrowed(shard, request, (rows - trained)[:, :n]) / way - common
     return Trained(trained, loss, keep={"control": own + change}, extra={"control_change": change})

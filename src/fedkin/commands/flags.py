@@ -65,6 +65,32 @@ DataSeed = Annotated[
 Model = Annotated[
     str | None, option("--model", help="network, for example mlr or mlp:100,100 (default: mlp)", panel=METHOD)
 ]
+FrozenFlag = Annotated[
+    list[str] | None,
+    option(
+        "--frozen",
+        help="tensors that nobody trains, kept once: backbone.* (repeatable)",
+        panel=METHOD,
+        metavar="PATTERN",
+    ),
+]
+PrivateFlag = Annotated[
+    list[str] | None,
+    option(
+        "--private",
+        help="tensors that never leave their client: *.lora_B (repeatable)",
+        panel=METHOD,
+        metavar="PATTERN",
+    ),
+]
+CacheFlag = Annotated[
+    str | None,
+    option(
+        "--cache-features",
+        help="keep what frozen first layers make of samples: auto, off (default: auto)",
+        panel=METHOD,
+    ),
+]
 Graph = Annotated[
     str | None,
     option("--graph", help="graph between clients: knn:5, labels, FILE.csv, FILE.parquet, FILE.npz, …", panel=METHOD),
@@ -145,6 +171,9 @@ SETTINGS: dict[str, Any] = {
     "task": TargetKind,
     "data_seed": DataSeed,
     "model": Model,
+    "frozen": FrozenFlag,
+    "private": PrivateFlag,
+    "cache_features": CacheFlag,
     "graph": Graph,
     "assign": Assign,
     "loss": LossFlag,
@@ -213,10 +242,12 @@ def layer(**given: Any) -> dict[str, dict[str, Any]]:
         data |= {"name": "csv", "path": str(given["csv"].expanduser().absolute())}
     run = {
         key: given.get(key)
-        for key in ("rounds", "fraction", "seed", "seeds", "eval_every", "dtype", "device", "engine")
+        for key in ("rounds", "fraction", "seed", "seeds", "eval_every", "dtype", "device", "precision", "engine")
     }
-    run |= {"precision": given.get("precision")}
-    run |= {key: given.get(key) for key in ("loss", "label_smoothing", "headline", "augment")}
+    run |= {
+        key: given.get(key)
+        for key in ("loss", "label_smoothing", "headline", "augment", "frozen", "private", "cache_features")
+    }
     if given.get("class_weight") is not None:
         run["class_weight"] = class_weight(given["class_weight"])
     if given.get("metric"):

@@ -152,7 +152,7 @@ class CellProgress:
 
     def tell(self, cell: Cell, kind: str, detail: Any) -> None:
         """What a cell has to say of itself (see `fedkin.reproduction.pool`)."""
-        from fedkin.reproduction.text import duration
+        from fedkin.reports.wording import duration
 
         self.rounds[cell.key] = cell.rounds if kind == "done" else int(detail or 0) if kind == "round" else 0
         self.finished += kind == "done"
@@ -219,8 +219,8 @@ def write_listing(kept: Kept, json: Path | None) -> None:
     """All tables and figures: what they need, what is kept, how long they take here."""
     from fedkin.commands.show import console, table, wrote
     from fedkin.files import write_json
+    from fedkin.reports.wording import duration
     from fedkin.reproduction.estimate import listing
-    from fedkin.reproduction.text import duration
 
     found = listing(kept)
     made = table(

@@ -12,7 +12,6 @@ import typer
 from fedkin.commands import flags
 
 if TYPE_CHECKING:
-    from fedkin.algorithm import Algorithm
     from fedkin.config import Experiment
     from fedkin.federation import Federation
     from fedkin.result import Result
@@ -38,10 +37,25 @@ def run(
             metavar="DIR",
         ),
     ] = None,
+    start: Annotated[
+        Path | None,
+        flags.option(
+            "--from", help="begin from the rows of this run, where shapes agree", panel=flags.RUN, metavar="RUN"
+        ),
+    ] = None,
     json: flags.Json = None,
     tensorboard: Annotated[
         Path | None,
         flags.option("--tensorboard", help="write scalars for TensorBoard", panel=flags.OUTPUT, metavar="DIR"),
+    ] = None,
+    track: Annotated[
+        list[str] | None,
+        flags.option(
+            "--track",
+            help="tell mlflow, wandb, trackio or tensorboard; wandb:project (repeatable)",
+            panel=flags.OUTPUT,
+            metavar="NAME",
+        ),
     ] = None,
     explain: Annotated[
         bool,
@@ -64,7 +78,8 @@ def run(
     from fedkin import config
     from fedkin.commands.show import working
     from fedkin.run import begin
-    from fedkin.run.callbacks import Callback, Progress, TensorBoard
+    from fedkin.run.callbacks import Callback, Progress
+    from fedkin.run.trackers import TensorBoard, find_trackers
 
     layers = {
         "file": config.read_toml(given["file"]) if given["file"] else {},
@@ -81,8 +96,9 @@ def run(
         return
     (chosen,), options = settings.algorithms.values(), settings.options[0]
     callbacks: list[Callback] = [Progress(), *([TensorBoard(tensorboard)] if tensorboard else [])]
+    callbacks += find_trackers(track or [])
     folder = out or new_folder(f"{short_name(settings)}-{chosen.name}-seed{options.seed}")
-    result = begin(federation, settings.model, chosen, options, settings.graph, folder, callbacks)
+    result = begin(federation, settings.model, chosen, options, settings.graph, folder, callbacks, start)
     _finish(result, folder, json)
 
 
@@ -169,19 +185,6 @@ def new_folder(name: str) -> Path:
     return next(folder for folder in candidates if not folder.exists())
 
 
-def _path(federation: Federation, model: str, method: Algorithm, dtype: str) -> str:
-    """How local training will compute its gradients, and why."""
-    import torch
-
-    from fedkin.local.kernels import choose_kernel
-
-    spec = method.model_spec(model, federation.names, federation.task, getattr(torch, dtype))
-    choice = choose_kernel(spec, federation.task)
-    size = choice.make().chunk if spec.layout.slots else 1
-    together = f", up to {size} clients at once per core" if size > 1 else ""
-    return f"local training: {choice.name} kernel ({choice.reason}){together}"
-
-
 def _learning(task: Task) -> dict[str, Any]:
     """What will be minimised and how it will be judged, as resolved for this task."""
     return {
@@ -199,6 +202,7 @@ def _explain(
     """What would be trained, and where every setting comes from."""
     from fedkin.commands import show
     from fedkin.commands.algorithms import reference
+    from fedkin.commands.parts import explained_model
     from fedkin.config import origins
     from fedkin.run import with_learning
 
@@ -224,7 +228,8 @@ def _explain(
     federation = with_learning(federation, options)
     add("run", {**options.model_dump(), **_learning(federation.task)}, origins(layers, "run"))
     screen.print(found)
-    screen.print(_path(federation, settings.model, method, options.dtype), highlight=False)
+    for line in explained_model(federation, settings.model, method, options):
+        screen.print(line, highlight=False, markup=False)
     for note in federation.notes:
         show.say(f"note: {note}")
     show.say(*([f"reference: {reference(type(method))}"] if reference(type(method)) else []))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
-
 from fedkin.algorithm import Algorithm, Setting
 from fedkin.clients import Traffic
 from fedkin.engines import connect
@@ -17,6 +15,7 @@ from fedkin.models import ModelLike, ModelSpec
 from fedkin.run import Options
 from fedkin.run.directory import refuse_other_settings
 from fedkin.run.graph import build_from, wanted
+from fedkin.run.model import model_of_run
 from fedkin.run.recorded import config_of
 from fedkin.streams import Streams
 
@@ -53,7 +52,8 @@ class Fitness:
         roster, streams = self.roster, Streams(self.options.seed)
         spec = self._spec(algorithm)
         graph, _ = self.graph_for(algorithm)
-        algorithm.check(Setting(roster.names, roster.train, roster.task, spec, streams, graph, roster.truth))
+        known = roster.names, roster.train, roster.task, spec, streams, graph, roster.truth
+        algorithm.check(Setting(*known).keeping(self.options.private))
         return spec, graph
 
     def graph_for(self, algorithm: Algorithm) -> tuple[ClientGraph | None, Traffic]:
@@ -71,5 +71,4 @@ class Fitness:
         return self._built[graph]
 
     def _spec(self, algorithm: Algorithm) -> ModelSpec:
-        dtype = getattr(torch, self.options.dtype)
-        return algorithm.model_spec(self.model, self.roster.names, self.roster.task, dtype)
+        return model_of_run(algorithm, self.model, self.roster.names, self.roster.task, self.options)

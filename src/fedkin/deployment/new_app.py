@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -31,6 +30,8 @@ class Deployment:
     model: str = "mlr"
     algorithm: str = "fedavg"
     rounds: int = 10
+    target: str = "y"
+    """The column to predict, in the sites' tables."""
     example: bool = False
     """Give every site a share of scikit-learn's digits, to try it out."""
 
@@ -55,7 +56,7 @@ class Deployment:
         return [folder / "sites" / site for site in self.sites]
 
     def _write_app(self, folder: Path) -> None:
-        from fedkin.deployment.credentials import make_certificates, make_key
+        from fedkin.deployment.credentials import make_certificates
 
         self._fill("pyproject.toml", folder / "pyproject.toml")
         self._fill("README.md", folder / "README.md", register=self._register(), start=self._start())
@@ -68,22 +69,30 @@ class Deployment:
         self._fill("nginx.conf", server / "nginx.conf")
         self._fill("superlink.service", server / "fedkin-superlink.service")
         make_certificates(server / "certificates", list(dict.fromkeys([self.address, "127.0.0.1", "localhost"])))
-        self._fill("flwr.toml", folder / "flwr" / "config.toml")
+        self._fill("flwr.toml", server / "flwr.toml")
         for number, site in enumerate(self.sites):
-            own = folder / "sites" / site
-            data = "data.npz" if self.example else "data.csv"
-            self._fill("site.toml", own / "site.toml", site=site, data=data)
-            self._fill("start-supernode.sh", own / "start.sh", own_port=self.port + 1 + number)
-            self._fill("supernode.service", own / f"fedkin-{site}.service", site=site)
-            write_atomic(own / "ca.pem", (server / "certificates" / "ca.pem").read_bytes())
-            make_key(own / "key")
+            self.write_site(site, self.port + 1 + number, folder)
         if self.example:
             self._write_example(folder)
+
+    def write_site(self, site: str, own_port: int, folder: Path | None = None) -> Path:
+        """The folder of one site: settings, start script, unit, the authority's certificate, a new key.
+
+        `folder` is where the app is being written, if not its own yet."""
+        from fedkin.deployment.credentials import make_key
+
+        folder = folder or self.folder.absolute()
+        own = folder / "sites" / site
+        self._fill("site.toml", own / "site.toml", site=site, data="data.npz" if self.example else "data.csv")
+        self._fill("start-supernode.sh", own / "start.sh", own_port=own_port)
+        self._fill("supernode.service", own / f"fedkin-{site}.service", site=site)
+        write_atomic(own / "ca.pem", (folder / "server" / "certificates" / "ca.pem").read_bytes())
+        make_key(own / "key")
+        return own
 
     def _fill(self, template: str, path: Path, **more: object) -> None:
         text = (files("fedkin.deployment") / "templates" / template).read_text()
         facts = {
-            "folder": self.folder.absolute(),
             "count": len(self.sites),
             "model": self.model,
             "algorithm": self.algorithm,
@@ -92,7 +101,7 @@ class Deployment:
             "bind": "127.0.0.1" if self.address in ("127.0.0.1", "localhost") else "0.0.0.0",
             "port": self.port,
             "inner": self.port - 1,
-            "path": os.pathsep.join([str(Path(sys.executable).parent), os.defpath]),
+            "target": json.dumps(self.target, ensure_ascii=False),
             **more,
         }
         write_atomic(path, Template(text).substitute(facts).encode())

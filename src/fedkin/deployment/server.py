@@ -13,17 +13,18 @@ A run that finds a checkpoint in `out` goes on from it.
 
 from __future__ import annotations
 
+import time
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedkin import algorithms
 from fedkin.algorithm import Algorithm
+from fedkin.deployment.check import check_sites
 from fedkin.engines.flower.clients import FlowerClients
 from fedkin.engines.flower.line import Line
 from fedkin.engines.flower.register import Register
@@ -32,10 +33,16 @@ from fedkin.engines.flower.setup import SITES, models_of, resolve
 from fedkin.errors import FedkinError, first_fault, unknown
 from fedkin.files import read_text
 from fedkin.graphs import ClientGraph
+from fedkin.models.frozen import frozen_hash
+from fedkin.reports.wording import duration
 from fedkin.result import Result
 from fedkin.result.export import card
+from fedkin.result.history import Record
+from fedkin.result.stored import read_config
 from fedkin.run import Run, checkpoint
-from fedkin.run.callbacks import Callback
+from fedkin.run.callbacks import Callback, round_mean
+from fedkin.run.earlier import Earlier
+from fedkin.run.model import model_of_run
 from fedkin.run.options import Options, make_options
 
 FILE_SECTIONS = ("federation", "model", "algorithm", "graph", "run")
@@ -105,8 +112,14 @@ def read_section(name: str, schema: type[SectionT], section: Mapping[str, Any]) 
         raise FedkinError(first_fault(name, problem)) from problem
 
 
-def train_sites(line: Line, plan: FederationFile, out: Path, callbacks: tuple[Callback, ...] = ()) -> Result:
-    """Train over the sites on a line; the result is written to `out`, every site's models to its own disk."""
+def train_sites(
+    line: Line, plan: FederationFile, out: Path, callbacks: tuple[Callback, ...] = (), start: Path | None = None
+) -> Result:
+    """Train over the sites on a line; the result is written to `out`, every site's models to its own disk.
+
+    `start` is the result of an earlier run of this federation, perhaps with fewer or more sites: its rows, its graph and the
+    private state that sites keep of it are where this one begins.
+    """
     register = Register.read(out, plan.federation.accept, plan.federation.owners)
     roll = Roll(
         line, plan.federation, register, plan.model, plan.allowed, plan.options.learning, plan.algorithm.remembers
@@ -114,9 +127,19 @@ def train_sites(line: Line, plan: FederationFile, out: Path, callbacks: tuple[Ca
     called = roll.call(plan.options.dtype, plan.options.seed, resumed=checkpoint.latest(out) is not None)
     model: Any = models_of(called.own) if plan.model == SITES else resolve(plan.model)
     roster = called.roster
-    spec = plan.algorithm.model_spec(model, roster.names, roster.task, getattr(torch, plan.options.dtype))
+    began = (out, read_config(out)) if checkpoint.latest(out) is not None else None
+    spec = model_of_run(plan.algorithm, model, roster.names, roster.task, plan.options, began)
+    told = frozen_hash(spec.frozen)
+    setup = replace(called.setup, frozen=plan.options.frozen, frozen_sha256=told, caches=spec.caches)
+    called = replace(called, setup=setup)
     clients = FlowerClients(line, called, spec, register, plan.federation)
-    run = Run(roster, clients, spec, plan.algorithm, plan.options, _graph_of_run(plan, out), out, callbacks)
+    earlier = None if start is None else Earlier.read(start)
+    if earlier is not None:
+        if earlier.algorithm == plan.algorithm.name and earlier.layout == spec.layout:
+            clients.adopt(earlier.private)
+        earlier = replace(earlier, private={})
+    graph = _graph_of_run(plan, out, start)
+    run = Run(roster, clients, spec, plan.algorithm, plan.options, graph, out, callbacks, earlier)
     run.take_up(plan.federation.accept_changes)
     result = run.run()
     cards = {name: card(result, k, []) for k, name in enumerate(result.names)}
@@ -125,10 +148,12 @@ def train_sites(line: Line, plan: FederationFile, out: Path, callbacks: tuple[Ca
     return result
 
 
-def _graph_of_run(plan: FederationFile, out: Path) -> ClientGraph | str | None:
-    """A run that goes on keeps the graph it was started with."""
+def _graph_of_run(plan: FederationFile, out: Path, start: Path | None = None) -> ClientGraph | str | None:
+    """A run that goes on keeps the graph it was started with, as does one that begins from it and builds none of its own."""
     if checkpoint.latest(out) is not None and (out / "graph.npz").exists():
         return ClientGraph.load(out / "graph.npz")
+    if start is not None and plan.graph is None and (start / "graph.npz").exists():
+        return ClientGraph.load(start / "graph.npz")
     return plan.graph
 
 
@@ -137,20 +162,35 @@ def serve(grid: Any, context: Any, report: Callable[[str], None] = print) -> Non
     from fedkin.engines.flower.line import GridLine
 
     config = context.run_config
-    plan = FederationFile.read(
-        Path(str(config["settings"])), rounds=config.get("rounds"), algorithm=config.get("algorithm")
-    )
-    result = train_sites(GridLine(grid), plan, Path(str(config["out"])), (LiveLog(report),))
+    settings = Path(str(config["settings"]))
+    plan = FederationFile.read(settings, rounds=config.get("rounds"), algorithm=config.get("algorithm"))
+    if config.get("check"):
+        wait = float(config.get("wait") or plan.federation.wait)
+        report(check_sites(GridLine(grid), plan.federation, wait, settings.parent / "certificates").line())
+        return
+    start = Path(str(config["start"])) if config.get("start") else None
+    result = train_sites(GridLine(grid), plan, Path(str(config["out"])), (LiveLog(report),), start)
     report(f"{result!r} in {config['out']}")
 
 
 class LiveLog(Callback):
-    """One line per round in Flower's log."""
+    """One line per round in Flower's log: the metric where it was measured, the time left, who is missing and why."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self.report = report
 
-    def on_round(self, run: Run, record: Mapping[str, Any]) -> bool:
-        failed = ", ".join(f"{name} ({reason})" for name, reason in record["log"].get("failed", {}).items())
-        self.report(f"round {record['round']} of {run.options.rounds}{'; failed: ' + failed if failed else ''}")
+    def on_start(self, run: Run) -> None:
+        self.started, self.first = time.monotonic(), run.state.round
+
+    def on_round(self, run: Run, record: Record) -> bool:
+        number, rounds, metric = record["round"], run.options.rounds, run.setting.task.headline_metric
+        parts = [f"round {number} of {rounds}"]
+        means = {when: round_mean(record, when, f"test_{metric.key}") for when in ("pre", "post") if when in record}
+        parts += [f"{metric.label} {when} {metric.amount(mean)}" for when, mean in means.items()]
+        if number < rounds:
+            took = (time.monotonic() - self.started) / max(number - self.first, 1)
+            parts.append(f"{duration(took * (rounds - number))} left")
+        failed = record["log"].get("failed", {})
+        parts += ["missing: " + ", ".join(f"{name} ({why})" for name, why in failed.items())] if failed else []
+        self.report("; ".join(parts))
         return False

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.clients import UNSET
 from fedkin.errors import FedkinError, Forgot, unknown
 from fedkin.federation import Federation
 from fedkin.local.shard import Shard
@@ -17,9 +18,6 @@ from fedkin.local.tasks import Request, find_task
 from fedkin.models import ModelSpec
 from fedkin.placement import on_device
 from fedkin.streams import Streams
-
-UNSET = "?"
-"""In a snapshot, "x?" says which clients have no value of "x" yet."""
 
 
 @dataclass(frozen=True)

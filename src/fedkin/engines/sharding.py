@@ -16,9 +16,9 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from fedkin.clients import carried
+from fedkin.clients import UNSET, carried
 from fedkin.engines.asking import Asking, Exchanged
-from fedkin.engines.host import UNSET, Answer
+from fedkin.engines.host import Answer
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
 from fedkin.local.mail import Mail

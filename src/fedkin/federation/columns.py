@@ -105,7 +105,8 @@ def cleaned(values: pd.Series, sentinels: tuple[str, ...] = ()) -> pd.Series:
         return values.mask(values.isin(found)) if found and values.isin(found).any() else values
     if values.dtype.kind in "mM":
         return values
-    text = values.where(~values.map(type).isin([str]), values.str.strip())
+    written = values.map(lambda cell: isinstance(cell, str))
+    text = values.where(~written, values.str.strip()) if written.any() else values  # truth values alone have no .str
     if text.equals(values) and not sentinels and not text.eq("").any():
         return values
     known = text.mask(text.isin([*sentinels, ""]))

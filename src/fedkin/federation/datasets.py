@@ -16,7 +16,7 @@ from fedkin.federation.unread import Unread
 
 ROOM = 4
 """Samples are read whole if memory could hold them so many times: they are split, and trained on, beside it."""
-AT_ONCE = 256
+READ_AT_ONCE = 256
 """Items of one question while targets are looked through."""
 
 
@@ -152,7 +152,7 @@ def _targets(look: ItemTargets, y: np.ndarray, pool: Readers | None) -> np.ndarr
         return np.asarray(listed)
     dtype = np.dtype(object) if y.dtype.kind in "US" else y.dtype
     view = Unread((look,), np.zeros(n, dtype=np.int32), np.arange(n), y.shape, dtype, pool)
-    parts = [np.arange(start, min(n, start + AT_ONCE)) for start in range(0, n, AT_ONCE)]
+    parts = [np.arange(start, min(n, start + READ_AT_ONCE)) for start in range(0, n, READ_AT_ONCE)]
     try:
         return np.concatenate(list(view.ahead(parts)))
     except (TypeError, ValueError, LookupError, OSError) as problem:

@@ -153,6 +153,17 @@ class Federation:
         return from_table(frame, client, target, **options)
 
     @classmethod
+    def from_hf(cls, source: Any, inputs: str, target: str, **options: Any) -> Federation:
+        """A federation from Hugging Face data sets: `{client: Dataset}`, or a partitioner of flwr-datasets with its data.
+
+        `inputs` and `target` name columns (several input columns: "age,dose"). A DatasetDict per client gives its own
+        splits. Pictures become (channels, height, width) in [0, 1]. `options` are those of `from_arrays`.
+        """
+        from fedkin.federation.hugging_face import arrays_of
+
+        return cls.from_arrays(arrays_of(source, inputs, target), **options)
+
+    @classmethod
     def from_datasets(
         cls,
         datasets: Mapping[str, Any],

@@ -28,11 +28,10 @@ def encoded(
     first = next(iter(given[0].values()))[1]
     if kind == "multilabel":
         columns = first.shape[1] if first.ndim == 2 else 1
-        encode, task = _columns(columns), Task("multilabel", shape, output_shape=(columns,), tokens=tokens)
+        encode, task = _columns(columns), Task.of_numbers(kind, shape, (columns,), tokens=tokens)
     elif kind in ("regression", "counts"):
-        output, loss = tuple(first.shape[1:]), "poisson" if kind == "counts" else None
-        encode = _floats(output, whole=kind == "counts")
-        task = Task("regression", shape, output_shape=output, tokens=tokens, loss=loss)
+        output = tuple(first.shape[1:])
+        encode, task = _floats(output, whole=kind == "counts"), Task.of_numbers(kind, shape, output, tokens=tokens)
     else:
         known = _known_classes(names, given, classes)
         encode, task = _codes(known), Task("classification", shape, classes=tuple(known.tolist()), tokens=tokens)

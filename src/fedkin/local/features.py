@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from fedkin.local.kernels import Kernel
+from fedkin.local.kernels.recurrent import stackable
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.training import Chunk, slabs, train_chunks
@@ -66,11 +68,12 @@ HeadGradient = Callable[..., tuple[Tensor, Tensor]]
 
 
 def head_gradient(cut: Cut, loss: PerSample) -> HeadGradient:
-    """(guides (m, d), the classifier's tensors, targets (m, …), shares (m,)) → ∂l/∂guides (m, d) and l = Σ_m share·ℓ."""
-    head = cut.head()
+    """(guides (m, d), the classifier's tensors, an `Exam`) → ∂l/∂guides (m, d) and l = Σ_r share_r·ℓ_r."""
+    head = stackable(cut.head())
 
-    def total(guides: Tensor, tensors: dict[str, Tensor], targets: Tensor, shares: Tensor) -> Tensor:
-        return (loss(functional_call(head, tensors, (guides,)), targets) * shares).sum()
+    def total(guides: Tensor, tensors: dict[str, Tensor], part: Tensor, targets: Tensor, shares: Tensor) -> Tensor:
+        outputs = functional_call(head, tensors, (guides,))
+        return (loss(outputs[part], targets) * shares).sum()
 
     return grad_and_value(total)
 
@@ -82,18 +85,18 @@ def split_gradient(
 
     All clients in one vmapped program, or one after the other where the model is trained so.
     """
-    tensors, (targets, shares) = tap.cut.head_tensors(classifiers), part_targets(shard, ids, granularity)
+    tensors, exam = tap.cut.head_tensors(classifiers), examination(shard, ids, granularity)
     slopes, losses = torch.empty_like(guides), guides.new_empty(len(guides))
 
     def work(chosen: np.ndarray) -> None:
         gradient = tap.heads.get()
         try:
             if shard.choice.name in STACKED:
-                slopes[:], losses[:] = vmap(gradient)(guides, tensors, targets, shares)
+                slopes[:], losses[:] = vmap(gradient)(guides, tensors, *exam)
                 return
             for k in chosen:
                 own = {name: value[k] for name, value in tensors.items()}
-                slopes[k], losses[k] = gradient(guides[k], own, targets[k], shares[k])
+                slopes[k], losses[k] = gradient(guides[k], own, *(each[k] for each in exam))
         finally:
             tap.heads.put(gradient)
 
@@ -201,20 +204,30 @@ def train_guided(
     return train_chunks(shard, ids, rows, settings, round, work, counters)
 
 
-def part_targets(shard: Shard, ids: np.ndarray, granularity: Granularity) -> tuple[Tensor, Tensor]:
-    """What the classifier should make of each part's feature, (k, m, …), and the part's share of the samples, (k, m).
+class Exam(NamedTuple):
+    """What clients' classifiers are asked about the parts' features: r questions each, with the part that each is about
+    (k, r), the target (k, r, …) and its share of the client's samples (k, r), 0 for padding."""
 
-    Classes are told as distributions: a part that holds several has their relative frequencies as its target. The
-    target of a mixed part of a regression task is the mean, which gives the gradient of the mean squared error.
+    part: Tensor
+    targets: Tensor
+    shares: Tensor
+
+
+def examination(shard: Shard, ids: np.ndarray, granularity: Granularity) -> Exam:
+    """Every sample of a client, put to the classifier by the feature of its part: the loss is then that of the task.
+
+    Samples of one part with one label are one question.
     """
-    samples, classes = shard.train, shard.task.outputs
-    own = [samples.targets(int(k)) for k in ids]
-    if shard.task.one_label:
-        own = [functional.one_hot(y, classes).to(shard.spec.dtype) for y in own]
-    mean = torch.stack([y.to(shard.spec.dtype).mean(dim=0) for y in own])
-    if granularity == "client":
-        return mean[:, None], torch.ones((len(ids), 1), dtype=mean.dtype)
-    if granularity == "class":
-        return torch.eye(classes, dtype=mean.dtype).expand(len(ids), -1, -1), mean
-    targets = torch.stack(own)
-    return targets, torch.full(targets.shape[:2], 1 / targets.shape[1], dtype=mean.dtype)
+    samples, dtype, asked = shard.train, shard.spec.dtype, []
+    for k in ids:
+        y = samples.targets(int(k))
+        part = {"client": torch.zeros(len(y), dtype=torch.int64), "class": y, "aligned": torch.arange(len(y))}[
+            granularity
+        ]
+        share = torch.full((len(y),), 1 / len(y), dtype=dtype)
+        if shard.task.one_label:
+            pairs, place = torch.unique(torch.stack([part, y], dim=1), dim=0, return_inverse=True)
+            part, y = pairs.unbind(dim=1)
+            share = torch.zeros(len(pairs), dtype=dtype).index_add_(0, place, share)
+        asked.append(Exam(part, y, share))
+    return Exam(*(pad_sequence(list(column), batch_first=True) for column in zip(*asked)))

@@ -16,7 +16,7 @@ from fedkin.federation.unread import Unread
 from fedkin.local.batches import Batch, Plan
 from fedkin.local.kernels.chain import rescaled, taken
 
-NARROW = (np.uint8, np.int8, np.int16, np.bool_, np.float16)
+KEPT_TYPES = (np.uint8, np.int8, np.int16, np.bool_, np.float16)
 """Types that are kept as they are and converted per batch; all others are converted once."""
 
 
@@ -70,7 +70,7 @@ class Samples:
             if split.stored.readers is not None:
                 split.stored.readers.start()
             self.x = torch.empty((0, *self.shape), dtype=self.dtype, device=self.device)
-        elif split.stored.dtype in NARROW:
+        elif split.stored.dtype in KEPT_TYPES:
             self.x = torch.as_tensor(np.require(split.stored, requirements=["W"]), device=self.device)
         else:
             self.x = torch.as_tensor(split.x, dtype=self.dtype, device=self.device)

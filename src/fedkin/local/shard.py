@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -15,10 +16,13 @@ import torch
 from torch import Tensor
 
 from fedkin.federation import Federation
+from fedkin.federation.split import PARTS
 from fedkin.local.changes import Changes
+from fedkin.local.fronted import Fronted
 from fedkin.local.kernels import Kernel, choose_kernel
 from fedkin.local.samples import Samples
 from fedkin.models import ModelSpec
+from fedkin.models.front import Front, front_of
 from fedkin.streams import Streams, client_keys
 from fedkin.task.choice import augmentation_of
 from fedkin.threads import one_thread
@@ -30,16 +34,27 @@ class Shard:
     """The client side. A task is a function of a shard (see `fedkin.local.tasks`)."""
 
     def __init__(self, federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None = None) -> None:
-        self.federation, self.spec, self.streams = federation, spec, streams
+        self.federation, self.spec, self.streams = federation, spec.settled(streams).placed(), streams
         self.names = federation.names
         self.task = federation.task
         self.keys = client_keys(federation.names)
         self.placement = spec.placement
+        self.workers = (workers or len(os.sched_getaffinity(0))) if self.placement.on_host else 1
         device, tokens = torch.device(self.placement.device), federation.task.tokens
         self.train = Samples(federation.train, spec.dtype, tokens, device)
         self.validation = Samples(federation.validation, spec.dtype, tokens, device)
         self.test = Samples(federation.test, spec.dtype, tokens, device)
-        self.choice = choose_kernel(spec, federation.task)
+        self.given = self.train
+        """The training samples as they were given, whatever frozen layers make of them."""
+        with torch.device("cpu"):  # its random numbers are those that the search for a front watches
+            front = front_of(self.spec, self.task) if spec.caches else ""
+        if isinstance(front, Front):
+            self.spec, self.task = front.rest(), front.task(self.task)
+            made = partial(Samples, dtype=spec.dtype, tokens=False, device=device)
+            for part in PARTS:
+                given: Any = getattr(self, part)
+                setattr(self, part, Fronted(given, getattr(federation, part), front, self.workers, made))
+        self.choice = choose_kernel(self.spec, self.task)
         self.store: dict[str, Tensor] = {}
         """Private state by name: a tensor whose first axis is the shard's clients."""
         self.unset: dict[str, Tensor] = {}
@@ -52,7 +67,6 @@ class Shard:
         """What the step rules of the training under way remember, one row per asked client (`moments="keep"`)."""
         self.privacy_limit: tuple[float, float] | None = None
         """(ε, δ) that each client may spend on noisy answers in all; None: they are only added up (`privacy_spent`)."""
-        self.workers = (workers or len(os.sched_getaffinity(0))) if self.placement.on_host else 1
         self._kernels: SimpleQueue[Kernel] = SimpleQueue()
         for _ in range(self.workers):
             self._kernels.put(self.choice.make())

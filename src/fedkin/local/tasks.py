@@ -81,17 +81,65 @@ def private_columns(shard: Shard, request: Request) -> Tensor | None:
     return shard.spec.layout.mask(tuple(names)) if names else None
 
 
+def home_columns(shard: Shard, request: Request) -> Tensor | None:
+    """The columns that the run keeps at home whatever the method, less the method's own, as a boolean (B,) mask."""
+    names = request.shared.get("home")
+    if not names:
+        return None
+    return shard.spec.layout.mask(tuple(names)) & ~shard.spec.layout.mask(tuple(request.shared.get("private", ())))
+
+
+def staying(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """Private state → its columns, (B,) masks: what the method keeps private, and what the run keeps at home."""
+    found = {"private": private_columns(shard, request), "home": home_columns(shard, request)}
+    return {name: columns for name, columns in found.items() if columns is not None}
+
+
+def travelling(shard: Shard, request: Request) -> Tensor:
+    """The columns that clients and server exchange, as a boolean (B,) mask."""
+    travels = torch.ones(shard.spec.layout.width, dtype=torch.bool)
+    for columns in staying(shard, request).values():
+        travels &= ~columns
+    return travels
+
+
 def compose_rows(shard: Shard, request: Request) -> Tensor:
     """The full rows (k, B) of the asked clients: received columns, and private ones from the client's own store."""
-    received = request.per_client["rows"].to(shard.spec.dtype)
-    private = private_columns(shard, request)
-    if private is None:
+    return composed(shard, request, request.per_client["rows"])
+
+
+def composed(shard: Shard, request: Request, received: Tensor) -> Tensor:
+    """Received columns (k, …) of a request's clients as full rows (k, B), with each client's own private columns."""
+    received, stays = received.to(shard.spec.dtype), staying(shard, request)
+    if not stays:
         return received
-    own = shard.private("private", lambda: shard.spec.initial_row(shard.streams)[private])
-    rows = torch.empty((len(request.ids), shard.spec.layout.width), dtype=shard.spec.dtype)
-    rows[:, ~private] = received
-    rows[:, private] = own[request.ids]
+    rows = torch.zeros((len(request.ids), shard.spec.layout.width), dtype=shard.spec.dtype)
+    if received.shape[1]:
+        rows[:, travelling(shard, request)] = received
+    for name, columns in stays.items():
+        initial = partial(_initial, shard, columns)
+        rows[:, columns] = shard.private(name, initial)[request.ids]
     return rows
+
+
+def _initial(shard: Shard, columns: Tensor) -> Tensor:
+    return shard.spec.initial_row(shard.streams)[columns]
+
+
+def widened(shard: Shard, request: Request, received: Tensor, at_home: Tensor) -> Tensor:
+    """Columns (…, w) of the server's, which knows nothing of what is at home, as (…, W), with `at_home` (…, W) there."""
+    home = home_columns(shard, request)
+    if home is None:
+        return received
+    wide = at_home.expand(*received.shape[:-1], -1).clone()
+    wide[..., ~home[: wide.shape[-1]]] = received.to(wide.dtype)
+    return wide
+
+
+def narrowed(shard: Shard, request: Request, values: Tensor) -> Tensor:
+    """Columns (…, W) of a client's without those that it keeps at home."""
+    home = home_columns(shard, request)
+    return values if home is None else values[..., ~home[: values.shape[-1]]]
 
 
 def _evaluated(shard: Shard, ids: np.ndarray, rows: Tensor, parts: list[str]) -> dict[str, Tensor]:
@@ -130,7 +178,8 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
     """Register a function (shard, request, rows (k, B), counters (k, C)) → Trained as a task.
 
     `request.shared` may hold:
-      private    names of the tensors that never leave the client;
+      private    names of the tensors that never leave the client by the method;
+      home       names of those that never leave it by the run's options;
       commit     False: leave the client's private state as it was (the run looks ahead to evaluate *post*);
       evaluate   parts ("validation", "test") to evaluate the client's model on after training;
       disclose   True: give back the client's whole model as "model" (to save it where it was asked for).
@@ -158,15 +207,14 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
             if request.shared.get("disclose"):
                 reply["model"] = model
                 reply["counters"] = counters
-            private = private_columns(shard, request)
+            stays = staying(shard, request)
             if request.shared.get("commit", True):
                 own = {"counters": counters, **trained.keep}
-                if private is not None:
-                    own["private"] = trained.rows[:, private]
+                own |= {name: trained.rows[:, columns] for name, columns in stays.items()}
                 _commit(shard, request.ids, own, sound=_finite(trained.rows, *own.values()))
             else:
                 ahead.remember(shard, name, question, trained, counters)
-            reply["rows"] = trained.rows if private is None else trained.rows[:, ~private]
+            reply["rows"] = trained.rows[:, travelling(shard, request)] if stays else trained.rows
             return reply
 
         TASKS[name] = task
@@ -196,9 +244,12 @@ def train_task(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -
     shared, per_client = request.shared, request.per_client
     terms: list[Term] = []
     if shared.get("mu"):
-        terms.append(Pull(shared["mu"], per_client.get("anchor", rows[:, : shard.spec.layout.n_parameters])))
+        here = rows[:, : shard.spec.layout.n_parameters]
+        anchor = widened(shard, request, per_client["anchor"], here) if "anchor" in per_client else here
+        terms.append(Pull(shared["mu"], anchor))
     if "shift" in per_client:
-        terms.append(Shift(per_client["shift"]))
+        nothing = rows.new_zeros((1, shard.spec.layout.n_parameters))
+        terms.append(Shift(widened(shard, request, per_client["shift"], nothing)))
     trained, loss = train_rows(shard, request.ids, rows, Sgd(**shared["sgd"]), shared["round"], terms, counters)
     return Trained(trained, loss)
 
@@ -242,7 +293,7 @@ def statistics_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     answers: dict[tuple[Any, ...], np.ndarray] = shard.objects.setdefault("noisy statistics", {})
 
     def told(k: int) -> np.ndarray:
-        x = shard.train.of(k)[0].cpu().numpy()
+        x = shard.given.of(k)[0].cpu().numpy()
         if not request.shared:
             return moments(x)
         question = shard.names[k], *sorted(request.shared.items())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from threading import Lock
@@ -22,8 +21,8 @@ from fedkin.local.sgd import Sgd, descend
 from fedkin.local.shard import Shard
 from fedkin.local.terms import Term
 from fedkin.steps import Rule
-from fedkin.task import Task
-from fedkin.task.losses import loss_of, mse
+from fedkin.task.judging import distinct, may_lack, per_sample, valued
+from fedkin.task.losses import loss_of
 
 Part = Literal["train", "validation", "test"]
 PART = 2**24
@@ -221,36 +220,6 @@ class seeded:
         self.fork.__exit__(*problem)  # type: ignore[arg-type]
 
 
-def per_sample(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Those of a task's metrics that are means over samples, for many clients' samples at once, each (n,)."""
-    found: dict[str, Tensor] = {}
-    if "accuracy" in task.metrics and task.one_label:
-        found["accuracy"] = (outputs.argmax(dim=1) == targets).to(outputs.dtype)
-    if "mse" in task.metrics and task.loss == "mse" and task.scale is None:
-        found["mse"] = mse(outputs, targets)
-    return found
-
-
-def distinct(labels: Tensor, real: Tensor, classes: int) -> Tensor:
-    """How many different labels each client's samples are given, (k,); labels and real are (k, n), the first is real."""
-    seen = torch.zeros((len(labels), classes), dtype=torch.float64)
-    return seen.scatter_(1, torch.where(real, labels, labels[:, :1]), 1.0).sum(dim=1)
-
-
-def may_lack(task: Task) -> tuple[str, ...]:
-    """The metrics that may have no value for a client, as AUROC has none where all test samples are of one class."""
-    return tuple(name for name in task.metric_keys if name not in ("accuracy", "mse"))
-
-
-def valued(task: Task, found: Mapping[str, float], n: int) -> dict[str, float]:
-    """A client's metrics on n samples as they travel: one without a value is 0 with a count of 0.
-
-    NaN would say that the client's training diverged, and set aside its model with all other numbers.
-    """
-    told = {name: value if math.isfinite(value) else 0.0 for name, value in found.items()}
-    return told | {f"{name}_count": n if math.isfinite(found[name]) else 0 for name in may_lack(task) if name in found}
-
-
 def slabs(index: Tensor, samples: Samples) -> Sequence[Tensor]:
     """Rows (k, n) in parts along n, so that the inputs of one client alone never take much memory."""
     return index.split(max(1, PART // max(1, index.shape[0] * samples.numbers)), dim=1)
@@ -269,8 +238,7 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
     loss_per_sample = loss_of(shard.task)
     answer = {name: torch.zeros(len(ids), dtype=torch.float64) for name in names}
     answer |= {f"{name}_count": torch.zeros(len(ids), dtype=torch.int64) for name in may_lack(shard.task)}
-    classes = shard.task.kind == "classification"
-    if classes:
+    if shard.task.one_label:
         answer["distinct_count"] = torch.zeros(len(ids), dtype=torch.float64)
 
     def work(chosen: np.ndarray) -> None:
@@ -279,7 +247,8 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
             return
         pick = torch.as_tensor(chosen)
         place = np.minimum(np.arange(longest)[None, :], np.maximum(sizes[chosen] - 1, 0)[:, None])
-        index = torch.as_tensor(samples.offsets[ids[chosen]][:, None] + place)
+        first = np.minimum(samples.offsets[ids[chosen]], samples.count - 1)  # the last clients may have no sample
+        index = torch.as_tensor(first[:, None] + place)
         real = torch.as_tensor(np.arange(longest)[None, :] < sizes[chosen][:, None])
         with shard.kernel() as kernel, torch.no_grad():
             outputs = torch.cat([kernel.outputs(rows[pick], samples.inputs(some)) for some in slabs(index, samples)], 1)
@@ -289,8 +258,9 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
         for name, value in means.items():
             sums = (value.double().view(real.shape) * real).sum(dim=1)
             answer[name][pick] = sums / torch.as_tensor(np.maximum(sizes[chosen], 1))
-        if classes:
-            answer["distinct_count"][pick] = distinct(outputs.argmax(dim=2), real, shard.task.outputs)
+        several = distinct(shard.task, outputs, real)
+        if several is not None:
+            answer["distinct_count"][pick] = several
         if not means.keys() >= set(shard.task.metric_keys):
             for k, place in enumerate(chosen):
                 n = int(sizes[place])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedkin.local.samples import Samples
 from fedkin.local.shard import Shard
-from fedkin.local.tasks import Request, client_task, compose_rows
+from fedkin.local.tasks import Request, client_task, compose_rows, staying
 from fedkin.task.losses import loss_of
 
 TRANSFER = f"{__name__}:transfer"
@@ -41,7 +41,7 @@ def transfer_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     Returns "transfer" (k, M), the mean loss of each model, and "noise" (k,), the median standard error of the paired
     difference between a model and the best of them. A model whose loss is not finite counts as the worst.
     """
-    models = _whole(shard, request)
+    models = tried_models(shard, request)
     transfer = torch.zeros(models.shape[:2], dtype=torch.float64)
     noise = torch.zeros(len(request.ids), dtype=torch.float64)
 
@@ -67,10 +67,10 @@ def judged_losses(losses: Tensor) -> tuple[Tensor, Tensor]:
     return transfer, noise
 
 
-def _whole(shard: Shard, request: Request) -> Tensor:
+def tried_models(shard: Shard, request: Request) -> Tensor:
     """The models to try with all their columns, (k, M, B)."""
     models = request.per_client["models"].to(shard.spec.dtype)
-    if not request.shared.get("private"):
+    if not staying(shard, request):
         return models
     count = models.shape[1]
     asked = Request(np.repeat(request.ids, count), {"rows": models.flatten(0, 1)}, request.shared)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.errors import FedkinError, unknown
-from fedkin.models.layout import Layout
 from fedkin.models.spec import ModelSpec
 from fedkin.task import Task
 
@@ -98,12 +97,7 @@ class Cut:
 
     def tapped(self) -> ModelSpec:
         """The same model, which puts out its features too; its rows are those of the model."""
-
-        def factory() -> nn.Module:
-            return Tapped(self.spec.factory(), self.layer)
-
-        layout = Layout.of(Tapped(self.spec.template(), self.layer))
-        return ModelSpec(factory, layout, self.spec.dtype, placement=self.spec.placement)
+        return self.spec.seen_as(lambda module: Tapped(module, self.layer), "module.{}".format)
 
 
 def cut(spec: ModelSpec, task: Task, layer: str) -> Cut:

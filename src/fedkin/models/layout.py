@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,8 @@ class Slot:
 class Layout:
     """The columns of a row: trainable parameters first (0…P−1), then floating-point buffers (P…B−1).
 
-    Frozen parameters count as buffers. Integer buffers (batch counters) are not part of a row: they are never mixed.
+    Frozen parameters have no column: they are the same for all clients and kept once (`ModelSpec.frozen`). Integer buffers
+    (batch counters) are not part of a row either: they are never mixed.
 
     >>> Layout.of(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
     Layout(12 parameters, 4 buffer entries, 1 counters)
@@ -44,34 +45,51 @@ class Layout:
     counters: tuple[str, ...]
     norms: tuple[str, ...]
     """Names of the tensors that belong to batch-norm layers (found by module type, not by name)."""
+    frozen: tuple[str, ...] = ()
+    """Names of the tensors that no client changes: parameters with requires_grad=False, and buffers told to be so."""
 
     @classmethod
-    def of(cls, module: nn.Module) -> Layout:
-        start = 0
+    def of(cls, module: nn.Module, held: Collection[str] = (), carried: bool = False) -> Layout:
+        """The layout of a module's rows. `held` names buffers that are frozen, too.
 
-        def slots(tensors: Sequence[tuple[str, Tensor]]) -> tuple[Slot, ...]:
-            nonlocal start
-            made = []
-            for name, tensor in tensors:
-                made.append(Slot(name, tuple(tensor.shape), start))
-                start = made[-1].stop
-            return tuple(made)
-
+        `carried` gives frozen parameters columns among the buffers, as rows had them before fedkin kept them apart.
+        """
         trained = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
         fixed = [(n, p) for n, p in module.named_parameters() if not p.requires_grad]
         persistent = module.state_dict(keep_vars=True)
-        named = [(n, b) for n, b in module.named_buffers() if n in persistent]
+        named = [(n, b) for n, b in module.named_buffers() if n in persistent and n not in held]
+        frozen = [n for n, _ in fixed] + [n for n, _ in module.named_buffers() if n in held]
         norms = []
         for prefix, layer in module.named_modules():
             if isinstance(layer, nn.modules.batchnorm._NormBase):
                 tensors = [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]
                 norms += [f"{prefix}.{name}" if prefix else name for name, _ in tensors]
+        floating = [(n, b) for n, b in named if b.is_floating_point()]
         return cls(
-            parameters=slots(trained),
-            buffers=slots(fixed + [(n, b) for n, b in named if b.is_floating_point()]),
+            parameters=_slots((n, p.shape) for n, p in trained),
+            buffers=tuple(Slot(n, tuple(b.shape), -1) for n, b in [*(fixed if carried else []), *floating]),
             counters=tuple(n for n, b in named if not b.is_floating_point()),
             norms=tuple(norms),
-        )
+            frozen=() if carried else tuple(frozen),
+        )._packed()
+
+    def _packed(self) -> Layout:
+        """The same tensors in columns without gaps."""
+        parameters = _slots((slot.name, slot.shape) for slot in self.parameters)
+        start = parameters[-1].stop if parameters else 0
+        return replace(self, parameters=parameters, buffers=_slots(((s.name, s.shape) for s in self.buffers), start))
+
+    def without(self, names: Collection[str]) -> Layout:
+        """The layout of rows that lack these tensors."""
+        groups = (tuple(s for s in slots if s.name not in names) for slots in (self.parameters, self.buffers))
+        parameters, buffers = groups
+        return replace(self, parameters=parameters, buffers=buffers)._packed() if names else self
+
+    def renamed(self, name: Callable[[str], str]) -> Layout:
+        """The same columns under other names of tensors."""
+        parameters, buffers = (tuple(replace(s, name=name(s.name)) for s in g) for g in (self.parameters, self.buffers))
+        others = (tuple(map(name, group)) for group in (self.counters, self.norms, self.frozen))
+        return Layout(parameters, buffers, *others)
 
     @property
     def n_parameters(self) -> int:
@@ -142,7 +160,16 @@ class Layout:
 
     def __repr__(self) -> str:
         extra = self.width - self.n_parameters
-        return f"Layout({self.n_parameters} parameters, {extra} buffer entries, {len(self.counters)} counters)"
+        shared = f", {len(self.frozen)} frozen tensors" if self.frozen else ""
+        return f"Layout({self.n_parameters} parameters, {extra} buffer entries, {len(self.counters)} counters{shared})"
+
+
+def _slots(tensors: Iterable[tuple[str, Sequence[int]]], start: int = 0) -> tuple[Slot, ...]:
+    """One tensor after the other, from column `start`."""
+    made: list[Slot] = []
+    for name, shape in tensors:
+        made.append(Slot(name, tuple(shape), made[-1].stop if made else start))
+    return tuple(made)
 
 
 def rows_of(models: Mapping[str, object], otherwise: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from fedkin.errors import FedkinError
 from fedkin.models.layout import Layout
 from fedkin.models.networks import build_network
-from fedkin.placement import HOST, Placement
+from fedkin.placement import HOST, Placement, on_device
 from fedkin.streams import Streams
 from fedkin.task import Task
+
+NOTHING_TRAINED = "every parameter of the model is frozen, so that nothing is left to train; leave some trainable"
 
 ModelLike = str | nn.Module | Callable[[], Any] | Mapping[str, Any]
 
@@ -35,6 +37,10 @@ class ModelSpec:
     """Whether the user gave a module, whose weights are the initial ones."""
     placement: Placement = HOST
     """Where, and in which precision, the clients compute."""
+    frozen: Mapping[str, Tensor] = field(default_factory=dict, compare=False, repr=False)
+    """The values of the layout's frozen tensors, which all modules share; none before `settled`."""
+    caches: bool = False
+    """Whether clients may keep what frozen first layers make of their samples (`fedkin.models.front`)."""
 
     @classmethod
     def of(cls, model: ModelLike, task: Task, dtype: torch.dtype = torch.float32) -> ModelSpec:
@@ -60,23 +66,59 @@ class ModelSpec:
             wrapped = hasattr(output, "logits") or (isinstance(output, Mapping) and "logits" in output)
             module = factory()
         _check_output(module, task, dtype)
-        return cls(factory, Layout.of(module), dtype, name, isinstance(model, nn.Module))
+        layout = Layout.of(module)
+        if layout.frozen and not layout.parameters:
+            raise FedkinError(NOTHING_TRAINED)
+        return cls(factory, layout, dtype, name, isinstance(model, nn.Module))
 
     def template(self) -> nn.Module:
-        """A new module whose values do not matter, on torch's default device; the global random state is left alone."""
+        """A new module on torch's default device. Its values do not matter, but for the frozen ones, which all share there.
+
+        The global random state is left alone.
+        """
         with torch.random.fork_rng(devices=[]):
-            return self.factory().to(torch.get_default_device())
+            module = self.factory().to(torch.get_default_device())
+        tensors: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        for name, value in self.frozen.items():
+            tensors[name].data = value.to(tensors[name].device)
+        return module
+
+    def settled(self, streams: Streams) -> ModelSpec:
+        """The spec with values of its frozen tensors: those of the run's initial weights, unless it has them already."""
+        if not self.layout.frozen or self.frozen:
+            return self
+        module = self._initial(streams)
+        tensors: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return replace(self, frozen={name: tensors[name].detach() for name in self.layout.frozen})
+
+    def placed(self) -> ModelSpec:
+        """The spec with the values of its frozen tensors on the device of its placement, once for all modules there."""
+        if self.placement.on_host or not self.frozen:
+            return self
+        return replace(self, frozen=on_device(self.frozen, self.placement.device))
 
     def initial_row(self, streams: Streams, index: int = 0) -> Tensor:
         """The common initial weights w₀ (or the `index`-th set of them), shape (B,)."""
+        with torch.device("cpu"):
+            row = self.layout.pack(self._initial(streams, index), self.dtype)
+        return row.to(torch.get_default_device())
+
+    def _initial(self, streams: Streams, index: int = 0) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             with torch.device("cpu"):  # other devices draw other numbers
                 torch.manual_seed(streams.integer("init", index))
                 module = self.factory()
                 if index and self.copied:  # a second set of weights must differ from the module's own
                     module.apply(_draw_again)
-                row = self.layout.pack(module, self.dtype)
-            return row.to(torch.get_default_device())
+            return module
+
+    def seen_as(self, wrap: Callable[[nn.Module], nn.Module], name: Callable[[str], str]) -> ModelSpec:
+        """The same rows for another module around (or inside) this one, whose tensors have other names."""
+        factory, frozen = self.factory, {name(key): value for key, value in self.frozen.items()}
+        renamed = self.layout.renamed(name)
+        return ModelSpec(
+            lambda: wrap(factory()), renamed, self.dtype, self.name, placement=self.placement, frozen=frozen
+        )
 
     def initial_counters(self) -> Tensor:
         """The integer buffers at the start, shape (number of counters,)."""

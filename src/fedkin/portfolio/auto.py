@@ -29,6 +29,7 @@ from fedkin.result import History, Result
 from fedkin.result.combined import CombinedModels, Parts
 from fedkin.run import make_options, make_run, with_learning
 from fedkin.run.deployed import per_client_metrics
+from fedkin.run.model import model_of_run
 from fedkin.streams import Streams
 
 CAUTION = 0.0
@@ -77,7 +78,11 @@ def auto(
             "label_smoothing, or train one method: fedkin.train"
         )
     clients = whole_training(federation)
-    spec = ModelSpec.of(model, federation.task, getattr(torch, chosen.dtype))
+    if chosen.private:
+        raise FedkinError(
+            "auto moves whole models between clients; leave private out, or train one method: fedkin.train"
+        )
+    spec = model_of_run(algorithms.make("local"), model, federation.names, federation.task, chosen)
     plan = EFFORTS[effort]
     work = _Work(clients, model, spec, plan, training, rounds, chosen, watch)
     members, weighed, kin, traffic, rate = work.found()

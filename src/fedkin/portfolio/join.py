@@ -19,6 +19,7 @@ from fedkin.federation import Federation
 from fedkin.local.sgd import Sgd
 from fedkin.local.transfer import TRANSFER, in_pieces
 from fedkin.models import ModelLike, ModelSpec
+from fedkin.models.frozen import freeze, with_frozen
 from fedkin.portfolio.auto import judged, parts_of, told, whole_training
 from fedkin.portfolio.folds import folded
 from fedkin.portfolio.members import EFFORTS, TrainedMember, fine_tuned, train_member
@@ -53,7 +54,9 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
     chosen = make_options(**{**config["run"], **judged_as, **({} if seed is None else {"seed": seed})})
     federation = with_learning(federation, chosen)
     newcomers = whole_training(federation)
-    spec = ModelSpec.of(named, federation.task, result.extras["start_kin"].dtype)
+    spec = freeze(ModelSpec.of(named, federation.task, result.extras["start_kin"].dtype), chosen.frozen)
+    if spec.layout.frozen:
+        spec = with_frozen(spec, result.models.spec.frozen, "the result")  # type: ignore[attr-defined]
     effort = EFFORTS[str(config["algorithm"]["effort"])]
     count = effort.folds or (3 if float(np.median(newcomers.train.sizes)) >= 100 else 5)
     used = effort.used or count

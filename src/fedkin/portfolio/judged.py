@@ -7,8 +7,8 @@ from torch import Tensor
 
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
-from fedkin.local.training import valued
 from fedkin.local.transfer import outputs_of
+from fedkin.task.judging import valued
 from fedkin.task.losses import loss_of
 
 JUDGE = f"{__name__}:judge"

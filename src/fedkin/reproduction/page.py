@@ -11,6 +11,7 @@ from typing import Any
 
 from fedkin.algorithms import get, names
 from fedkin.files import write_atomic
+from fedkin.reports.wording import duration
 from fedkin.reproduction import moment, text
 from fedkin.reproduction.cells import cells_of
 from fedkin.reproduction.kept import Kept
@@ -115,7 +116,7 @@ def table_section(chosen: Reproduction, home: Path) -> Iterator[str]:
     command = f"fedkin reproduce {table.name} --scale {chosen.scale}" + (f" --seeds {seeds}" if fewer else "")
     yield f"`{command}`: {summary['reduced'] or 'as published'}."
     count = f"{seeds} of {published} seeds" if fewer else f"{seeds} seed{'s' if seeds != 1 else ''}"
-    yield f"{count}, {text.duration(summary['seconds'])} of computing."
+    yield f"{count}, {duration(summary['seconds'])} of computing."
     yield f"{table.shows}\n"
     picture = chosen.picture
     if picture.exists():

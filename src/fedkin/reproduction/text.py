@@ -74,14 +74,3 @@ def shown_claims(table: PublishedTable, summary: Mapping[str, Any]) -> list[tupl
         (says, "; ".join(f"{mark}: {', '.join(where)}" if any(where) else mark for mark, where in marks.items()))
         for says, marks in found.items()
     ]
-
-
-def duration(seconds: float) -> str:
-    """
-    >>> [duration(s) for s in (3, 75, 4000, 200000)]
-    ['3 s', '1.2 min', '1.1 h', '2.3 d']
-    """
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{max(1, round(seconds))} s"

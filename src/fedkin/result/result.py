@@ -19,9 +19,11 @@ from fedkin.files import FileBatch, Manifest, read_tensors, write_tensors
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.directed import directed
 from fedkin.models import ModelLike, ModelSpec
+from fedkin.models.frozen import carrying, freeze
 from fedkin.models.memory import with_memory
 from fedkin.notebook import html_table
 from fedkin.result.combined import CombinedModels, Parts
+from fedkin.result.frozen_file import FROZEN_HASH, read_frozen, write_frozen
 from fedkin.result.history import History
 from fedkin.result.stored import check_facts, check_tensors, read_config
 from fedkin.result.summary import summarise, weighted_mean
@@ -34,7 +36,10 @@ Metrics = dict[str, dict[str, list[float]]]
 
 
 class Models(Mapping[str, nn.Module]):
-    """The clients' models by name, each built when it is asked for: ready nn.Modules in evaluation mode."""
+    """The clients' models by name, each built when it is asked for: ready nn.Modules in evaluation mode.
+
+    Their frozen tensors are one and the same memory: copy a module (`copy.deepcopy`) before you train these.
+    """
 
     def __init__(self, names: tuple[str, ...], rows: Tensor, counters: Tensor, spec: ModelSpec | None) -> None:
         self.names, self.rows, self.counters, self.spec = names, rows, counters, spec
@@ -269,11 +274,12 @@ class Result:
             if self.graph is not None:
                 batch.write(out / "graph.npz", self.graph.to_bytes())
             self.history.save(out / "history.jsonl", batch)
+            write_frozen(out, getattr(self.models, "spec", None), batch)
             write_tensors(out / "result.safetensors", tensors, facts, after_piece, batch.write)
         return out
 
 
-FILES = ("config.toml", "graph.npz", "history.jsonl", "result.json")
+FILES = ("config.toml", "frozen.json", "graph.npz", "history.jsonl", "result.json")
 
 
 def load(directory: str | Path, model: ModelLike | None = None, accept_changes: bool = False) -> Result:
@@ -327,6 +333,10 @@ def _assembled(
     if spec is not None and "capacity" in config["algorithm"]:  # the method gave the network a memory
         how = (config["algorithm"][key] for key in ("features", "capacity", "neighbours", "scale"))
         spec = with_memory(spec, task, *how)
+    if spec is not None:
+        spec = freeze(spec, config["run"].get("frozen", ()))
+        if spec.layout.frozen:  # runs of earlier versions have it in their rows
+            spec = read_frozen(out, spec) if FROZEN_HASH in config["model"] else carrying(spec)
     if spec is not None and "models" in tensors and tensors["models"].shape != (len(names), spec.layout.width):
         raise FedkinError(f"{out}: models of shape {tuple(tensors['models'].shape)} do not fit {named}")
     if spec is not None and "models" in tensors and tensors["counters"].shape[1] != len(spec.layout.counters):

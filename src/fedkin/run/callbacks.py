@@ -67,7 +67,7 @@ def _as_callback(entry: Any) -> Callback:
     return Call(entry)
 
 
-def _mean(record: Record, when: str, metric: str) -> float | None:
+def round_mean(record: Record, when: str, metric: str) -> float | None:
     """The mean over clients that have a value; None where nobody has."""
     values = np.array(record.get(when, {}).get(metric, ()), dtype=float)
     known = values[np.isfinite(values)]
@@ -100,7 +100,7 @@ class Progress(Callback):
 
     def on_round(self, run: Run, record: Record) -> None:
         metric = run.setting.task.headline_metric
-        means = {when: _mean(record, when, f"test_{metric.key}") for when in ("pre", "post") if when in record}
+        means = {when: round_mean(record, when, f"test_{metric.key}") for when in ("pre", "post") if when in record}
         parts = [f"{when} {metric.amount(mean)}" for when, mean in means.items()]
         self.bar.update(self.work, completed=record["round"])
         if parts:
@@ -108,6 +108,16 @@ class Progress(Callback):
 
     def on_end(self, run: Run) -> None:
         self.bar.stop()
+
+
+def shows_progress(asked: bool | None = None) -> bool:
+    """Whether to show a bar: as asked, and by default where somebody looks, at a terminal or in a notebook."""
+    if asked is not None:
+        return asked
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.is_terminal or console.is_jupyter
 
 
 class CsvHistory(Callback):
@@ -126,7 +136,7 @@ class CsvHistory(Callback):
     def _told(self, record: Record) -> list[list[Any]]:
         head = [record["round"], record["seconds"], record["bytes"], record["log"].get("train_loss")]
         return [
-            [*head, when, metric, _mean(record, when, metric)]
+            [*head, when, metric, round_mean(record, when, metric)]
             for when in ("pre", "post")
             for metric in record.get(when, {})
         ]
@@ -136,29 +146,6 @@ def _lines(rows: Iterable[Sequence[Any]]) -> bytes:
     text = io.StringIO(newline="")
     csv.writer(text).writerows(rows)
     return text.getvalue().encode()
-
-
-class TensorBoard(Callback):
-    """Scalars for TensorBoard: `tensorboard --logdir DIR` (extra `fedkin[track]`)."""
-
-    def __init__(self, directory: str | Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as problem:
-            raise FedkinError("TensorBoard is not installed; pip install 'fedkin[track]'") from problem
-        self.writer = SummaryWriter(str(directory))
-
-    def on_round(self, run: Run, record: Record) -> None:
-        scalars: dict[str, Any] = {f"log/{k}": v for k, v in record["log"].items() if isinstance(v, int | float)}
-        for when in ("pre", "post"):
-            for metric in record.get(when, {}):
-                if (mean := _mean(record, when, metric)) is not None:
-                    scalars[f"{when}/{metric}"] = mean
-        for name, value in scalars.items():
-            self.writer.add_scalar(name, value, record["round"])
-
-    def on_end(self, run: Run) -> None:
-        self.writer.close()
 
 
 class EarlyStop(Callback):
@@ -178,7 +165,7 @@ class EarlyStop(Callback):
     def on_round(self, run: Run, record: Record) -> bool | None:
         if "pre" not in record:
             return None
-        loss = _mean(record, "post" if "post" in record else "pre", "validation_loss")
+        loss = round_mean(record, "post" if "post" in record else "pre", "validation_loss")
         if loss is None:
             loss = record["log"].get("train_loss")
         if loss is None:

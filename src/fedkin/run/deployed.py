@@ -65,9 +65,9 @@ def whole_models(replies: Replies, state: State, setting: Setting) -> tuple[Tens
     models = replies["model"].to(setting.spec.dtype)
     if len(models) < len(setting):
         answered = models
-        models = torch.zeros((len(setting), setting.spec.layout.width), dtype=setting.spec.dtype)
+        models = torch.zeros((len(setting), setting.model.layout.width), dtype=setting.spec.dtype)
         if "rows" in state.arrays:
-            models.copy_(state.rows)
+            models.copy_(setting.completed(state.rows))
         models[replies.ids] = answered
     return models, counters
 

@@ -13,10 +13,12 @@ import fedkin
 from fedkin.errors import FedkinError
 from fedkin.files import FileBatch, Lock, Manifest, clean_up
 from fedkin.graphs import ClientGraph
+from fedkin.models import ModelSpec
+from fedkin.result.frozen_file import write_frozen
 from fedkin.result.stored import read_config
 from fedkin.run.recorded import defaults_of
 
-READ = ("config.toml", "graph.npz", "history.jsonl")
+READ = ("config.toml", "frozen.json", "graph.npz", "history.jsonl")
 """The files that a resumed run goes by, beside its checkpoint."""
 
 
@@ -38,12 +40,13 @@ class RunDirectory:
             self._lock.release()
             self._lock = None
 
-    def write_config(self, config: Mapping[str, Any], graph: ClientGraph | None) -> None:
-        """config.toml and graph.npz, together or not at all."""
+    def write_config(self, config: Mapping[str, Any], graph: ClientGraph | None, spec: ModelSpec) -> None:
+        """config.toml, graph.npz and the frozen part of the model, together or not at all."""
         with FileBatch(self.path) as batch:
             batch.write(self.path / "config.toml", tomli_w.dumps(dict(config)).encode())
             if graph is not None:
                 batch.write(self.path / "graph.npz", graph.to_bytes())
+            write_frozen(self.path, spec, batch)
 
     def refuse_changes(self, accept: bool = False) -> None:
         """One line if a file that a resumed run goes by was changed by someone else, or another fedkin wrote it."""

@@ -13,6 +13,7 @@ from fedkin.clients import Clients, Replies
 from fedkin.errors import EveryoneFailed
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.build import build
+from fedkin.graphs.growing import graph_for
 from fedkin.roster import Roster
 
 
@@ -20,7 +21,12 @@ def wanted(graph: ClientGraph | str | None, algorithm: Algorithm, roster: Roster
     """The graph given; without one, and where the method needs one, that of the data or the method's default."""
     if graph is None and algorithm.default_graph() is not None:
         graph = roster.graph or algorithm.default_graph()
-    return graph.align(roster.names) if isinstance(graph, ClientGraph) else graph
+    if not isinstance(graph, ClientGraph):
+        return graph
+    fit, changed = graph_for(graph, roster.names)
+    if changed:
+        warnings.warn(changed, stacklevel=4)
+    return fit
 
 
 def warn_of_lone_clients(graph: ClientGraph, algorithm: Algorithm) -> None:

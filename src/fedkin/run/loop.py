@@ -28,6 +28,7 @@ from fedkin.run.cadence import Saves, rounds_between_tests
 from fedkin.run.callbacks import Callback, Interrupt, as_callbacks
 from fedkin.run.deployed import choose_trained, moved, on_global_test, per_client_metrics, picked, whole_models
 from fedkin.run.directory import RunDirectory, refuse_other_settings
+from fedkin.run.earlier import Earlier
 from fedkin.run.falling import still_falling
 from fedkin.run.fits import refuse_misfits
 from fedkin.run.graph import build_from, wanted, warn_of_lone_clients
@@ -63,6 +64,7 @@ class Run:
         graph: ClientGraph | str | None = None,
         out: Path | None = None,
         callbacks: Sequence[Callback] = (),
+        earlier: Earlier | None = None,
     ) -> None:
         self.roster, self.clients, self.algorithm, self.options, self.out = roster, clients, algorithm, options, out
         self.directory = None if out is None else RunDirectory(out)
@@ -76,13 +78,14 @@ class Run:
             clients.link(used)
             warn_of_lone_clients(used, algorithm)
         self.placement = spec.placement
-        self.setting = Setting(
-            roster.names, clients.sizes, roster.task, spec, streams, used, roster.truth, options.rounds
-        )
+        known = roster.names, clients.sizes, roster.task, spec, streams, used, roster.truth, options.rounds
+        self.setting = Setting(*known).keeping(options.private)
         algorithm.check(self.setting)
         self.history = History(roster.names)
         self.memory = self._row_memory()
-        self.state = self._owning(self._with_influence(algorithm.start(self.setting)))
+        self.begun: tuple[str, ...] = ()
+        """What was taken over from an earlier run, if there is one."""
+        self.state = self._owning(self._with_influence(self._begin_from(earlier, algorithm.start(self.setting))))
         self.seconds = self.evaluation_seconds = 0.0
         self.eval_every = options.eval_every or rounds_between_tests(
             options.rounds,
@@ -98,6 +101,16 @@ class Run:
         """The last evaluation with the clients' whole models, "pre" and "post"."""
 
     # --- before the first round -----------------------------------------------------------------------------------
+
+    def _begin_from(self, earlier: Earlier | None, state: State) -> State:
+        """The first state, with rows and private state of the earlier run that this one begins from."""
+        if earlier is None:
+            return state
+        state, told = earlier.carried(state, self.setting)
+        self.begun = (told,)
+        if private := earlier.private_of(self.setting, self.algorithm.name):
+            self.clients.restore(private)
+        return state
 
     def _with_influence(self, state: State) -> State:
         n = len(self.setting)
@@ -141,7 +154,7 @@ class Run:
         try:
             if self.directory is not None:
                 self.directory.own()
-                self.directory.write_config(self.config(), self.setting.graph)
+                self.directory.write_config(self.config(), self.setting.graph, self.setting.model)
             with Interrupt() as interrupt:
                 for callback in self.callbacks:
                     callback.on_start(self)
@@ -245,7 +258,7 @@ class Run:
     def _ask_everyone(self, post: bool, disclose: bool) -> Replies:
         """Evaluate all clients, where their rows take much memory some at a time."""
         question = self.state, self.clients, self.setting, post, self._parts(), disclose
-        if self.memory is None or self.memory.size <= ASK_LIMIT:
+        if self.memory is None or self.memory.size <= ASK_LIMIT or self.setting.home:
             return self.algorithm.evaluate(*question)
         models = self.memory.models() if post and disclose else self.state.rows
         parts = []
@@ -272,7 +285,7 @@ class Run:
             return self._gathered()
 
     def _gathered(self) -> Result:
-        parts, clients, spec = self._parts(), len(self.setting), self.setting.spec
+        parts, clients, spec = self._parts(), len(self.setting), self.setting.model
         found = {when: whole_models(replies, self.state, self.setting) for when, replies in self.final.items()}
         metrics = {w: per_client_metrics(r.ids, r.arrays, clients, parts) for w, r in self.final.items()}
         trained = choose_trained(self.algorithm.deploys, metrics, self.roster.validation)
@@ -302,6 +315,7 @@ class Run:
             label_counts=self.roster.label_counts,
             notes=(
                 *self.roster.notes,
+                *self.begun,
                 *notices(self.roster, self.history, self.callbacks, facts["single_class"]),
                 *still_falling(self.history),
             ),
@@ -328,7 +342,7 @@ class Run:
 
     def config(self) -> dict[str, Any]:
         """Everything needed to repeat the run, as written to config.toml."""
-        return config_of(self.roster, self.setting.spec, self.algorithm, self.options, self.setting.graph, self.out)
+        return config_of(self.roster, self.setting.model, self.algorithm, self.options, self.setting.graph, self.out)
 
     def save_checkpoint(self) -> None:
         """Save all state of server and clients, atomically; the two newest checkpoints are kept."""
@@ -359,7 +373,7 @@ class Run:
         refuse_other_settings(self.out, self.config(), self.setting.graph)
         if self.out is None or not (self.out / "result.safetensors").exists():
             return None
-        result = load(self.out, self.setting.spec.name or self.setting.spec.factory)
+        result = load(self.out, self.setting.model.name or self.setting.model.factory)
         return result if result.facts["finished"] else None
 
     def take_up(self, accept_changes: bool = False) -> None:

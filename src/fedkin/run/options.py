@@ -60,6 +60,26 @@ class Options(BaseModel):
     )
     headline: str | None = Field(None, description="the metric that tables speak of (default: the first)")
 
+    private: tuple[str, ...] = Field(
+        (), description="patterns of tensor names that never leave their client, whatever the method: *.lora_B"
+    )
+    frozen: tuple[str, ...] = Field(
+        (), description="patterns of tensor names that nobody trains: backbone.*; kept once for all clients"
+    )
+    cache_features: Literal["auto", "off"] = Field(
+        "auto", description="keep what frozen first layers make of each sample, where the model has such layers"
+    )
+
+    @field_validator("private", "frozen", mode="before")
+    @classmethod
+    def _one_or_several(cls, patterns: Any) -> Any:
+        return (patterns,) if isinstance(patterns, str) else patterns
+
+    @property
+    def caches(self) -> bool:
+        """Whether features may be kept, where the model and the task allow it (`models.front.front_of`)."""
+        return self.cache_features == "auto"
+
     @field_validator("metrics", mode="before")
     @classmethod
     def _by_name(cls, asked: Any) -> Any:
@@ -78,6 +98,10 @@ class Options(BaseModel):
             return min(self.cohort, clients)
         return max(1, round(self.fraction * clients))
 
+
+Options.__doc__ = "How a run goes, whatever the method. Every field, with its default:\n\n" + "\n".join(
+    f"    {name} = {field.default!r}: {field.description}" for name, field in Options.model_fields.items()
+)
 
 LEARNING = ("loss", "class_weight", "label_smoothing", "metrics", "headline", "augment")
 

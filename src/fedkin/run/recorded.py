@@ -11,6 +11,8 @@ from fedkin.algorithms import get, name_of
 from fedkin.files import plain, versions
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelSpec
+from fedkin.models.frozen import frozen_hash
+from fedkin.result.frozen_file import FROZEN_HASH
 from fedkin.roster import Roster
 from fedkin.run.options import Options
 
@@ -26,7 +28,7 @@ def config_of(
     """Everything needed to repeat a run, as written to config.toml."""
     sections: dict[str, Any] = {
         "data": {**roster.source, "fingerprint": roster.fingerprint},
-        "model": {"name": spec.name or "custom"},
+        "model": {"name": spec.name or "custom", FROZEN_HASH: frozen_hash(spec.frozen) or None},
         "algorithm": {"name": name_of(type(algorithm)), **algorithm.model_dump()},
         "graph": {} if graph is None else {"file": "graph.npz"},
         "run": told_paths(out, options.model_dump()),

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedkin import algorithms, data
 from fedkin.algorithm import Algorithm
 from fedkin.engines import connect
@@ -21,10 +19,13 @@ from fedkin.placement import Placement
 from fedkin.result import Result
 from fedkin.result.stored import read_config
 from fedkin.run import checkpoint
-from fedkin.run.callbacks import Callback
+from fedkin.run.callbacks import Callback, Progress, as_callbacks, shows_progress
 from fedkin.run.directory import RunDirectory, trusted_options
+from fedkin.run.earlier import Earlier
 from fedkin.run.loop import Run
+from fedkin.run.model import model_of_run
 from fedkin.run.options import Options, make_options
+from fedkin.run.trackers import find_trackers
 from fedkin.streams import Streams
 from fedkin.task.choice import chosen, for_rare_class
 
@@ -37,18 +38,22 @@ def make_run(
     graph: ClientGraph | str | None = None,
     out: Path | None = None,
     callbacks: Sequence[Callback] = (),
+    start: str | Path | None = None,
+    began: tuple[Path, Mapping[str, Any]] | None = None,
 ) -> Run:
-    """A run on clients whose data are in this process, or shared from it by the engine."""
+    """A run on clients whose data are in this process, or shared from it by the engine; `began`: see `model_of_run`."""
     federation = with_learning(federation, options)
-    spec = algorithm.model_spec(model, federation.names, federation.task, getattr(torch, options.dtype))
+    spec = model_of_run(algorithm, model, federation.names, federation.task, options, began)
     far = options.engine != "in_process"
     asked = options.device, options.precision, options.dtype
     placed = replace(spec, placement=Placement.chosen(*asked, elsewhere=far))
+    placed = placed if far else placed.placed()
     engine = options.engine, federation, placed, Streams(options.seed), options.workers, options.engine_options
     ours = spec if far else placed  # other processes have devices of their own; rows that travel are mixed on the CPU
+    earlier = None if start is None else Earlier.read(start, None if isinstance(model, str) else model)
     clients = connect(*engine)
     with ours.placement.here():
-        return Run(federation.roster(), clients, ours, algorithm, options, graph, out, callbacks)
+        return Run(federation.roster(), clients, ours, algorithm, options, graph, out, callbacks, earlier)
 
 
 def with_learning(federation: Federation, options: Options) -> Federation:
@@ -76,11 +81,12 @@ def begin(
     graph: ClientGraph | str | None = None,
     out: Path | None = None,
     callbacks: Sequence[Callback] = (),
+    start: str | Path | None = None,
 ) -> Result:
     """`train`, with everything made. A directory that already holds a run is refused."""
     if out is not None and checkpoint.latest(out) is not None:
         raise FedkinError(f"{out} already holds a run; resume it, or choose another directory")
-    return make_run(federation, model, algorithm, options, graph, out, callbacks).run()
+    return make_run(federation, model, algorithm, options, graph, out, callbacks, start).run()
 
 
 def train(
@@ -93,13 +99,18 @@ def train(
     engine: str = "in_process",
     out: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
+    start: str | Path | None = None,
+    track: str | Sequence[str] = (),
+    progress: bool | None = None,
     **options: Any,
 ) -> Result:
     """Train one model per client.
 
     `model` is a callable that returns an nn.Module, a module (copied), or the name of a built-in network; `algorithm` an object from
     `fedkin.algorithms` or a name; `graph` a ClientGraph, a builder ("knn:5") or a file; `out` a directory for
-    checkpoints and the result. `options` are the fields of `Options`: loss, metrics, headline, fraction, eval_every, …
+    checkpoints and the result; `start` the directory of an earlier run, whose rows are taken over where shapes agree: by name, and
+    their mean for clients that came since; `track` names trackers (mlflow, wandb, trackio, tensorboard). A
+    `progress` bar is shown at a terminal and in notebooks unless told otherwise. `options` are the fields of `Options`: loss, metrics, headline, fraction, eval_every, …
 
     >>> from fedkin import data, train
     >>> federation = data.load("digits", clients=5, partition="dirichlet:0.3", seed=0)
@@ -108,7 +119,9 @@ def train(
     """
     method = algorithms.make(algorithm) if isinstance(algorithm, str) else algorithm
     chosen = make_options(rounds=rounds, seed=seed, engine=engine, **options)
-    return begin(federation, model, method, chosen, graph, None if out is None else Path(out), callbacks)
+    shown = [Progress()] if shows_progress(progress) else []
+    told = [*shown, *as_callbacks(callbacks), *find_trackers(track)]
+    return begin(federation, model, method, chosen, graph, None if out is None else Path(out), told, start)
 
 
 def resume(
@@ -163,7 +176,7 @@ def resume(
         settings |= {} if given is None else {what: given}
         if str(settings.get(what)).startswith(OWN_FUNCTION):
             raise FedkinError(f"{out} was trained with a {what} of your own; pass it: resume(dir, {what}=…)")
-    run = make_run(federation, model, algorithm, make_options(**settings), graph, out, callbacks)
+    run = make_run(federation, model, algorithm, make_options(**settings), graph, out, callbacks, began=(out, config))
     run.take_up(accept_changes)
     return run.run()
 

@@ -44,6 +44,9 @@ class Loss:
     low: float = 0.0
     high: float = float("inf")
     """The option lies strictly between these."""
+    compares: Literal["", "means", "each"] = ""
+    """Whether it is least where the outputs predict what the targets say, so that it can compare two models' predictions:
+    "means" if of several predictions of one input their mean is enough, "each" if every one counts by itself."""
 
 
 LOSSES: dict[str, Loss] = {}
@@ -55,7 +58,7 @@ def loss(
     link: Link | None = None,
     **option: Any,
 ) -> Callable[[PerSample], PerSample]:
-    """Register a function (outputs, targets) → (n,) under a name. `option`: option=, default=, low=, high= of `Loss`."""
+    """Register a function (outputs, targets) → (n,) under a name. `option`: option=, default=, … of `Loss`."""
 
     def register(function: PerSample) -> PerSample:
         how: Link = link or LINKS[kinds[0]]
@@ -73,7 +76,7 @@ def paired(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return outputs.reshape(len(targets), -1), targets.reshape(len(targets), -1)
 
 
-@loss("cross-entropy", ("classification",))
+@loss("cross-entropy", ("classification",), compares="means")
 def cross_entropy(
     outputs: Tensor, targets: Tensor, weight: Tensor | None = None, label_smoothing: float = 0.0
 ) -> Tensor:
@@ -99,7 +102,7 @@ def focal(
     return (each if weight is None else each * weight).sum(dim=1)
 
 
-@loss("bce", ("multilabel",))
+@loss("bce", ("multilabel",), compares="means")
 def bce(outputs: Tensor, targets: Tensor, weight: Tensor | None = None, label_smoothing: float = 0.0) -> Tensor:
     """Binary cross entropy of every 0/1 column, averaged; w_c weighs the ones of column c; smoothed towards ½."""
     outputs, targets = paired(outputs, targets)
@@ -107,28 +110,28 @@ def bce(outputs: Tensor, targets: Tensor, weight: Tensor | None = None, label_sm
     return functional.binary_cross_entropy_with_logits(outputs, soft, pos_weight=weight, reduction="none").mean(dim=1)
 
 
-@loss("mse", ("regression",))
+@loss("mse", ("regression",), compares="means")
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
     """Squared error, averaged over the entries of one target."""
     outputs, targets = paired(outputs, targets)
     return (outputs - targets).square().mean(dim=1)
 
 
-@loss("mae", ("regression",))
+@loss("mae", ("regression",), compares="each")
 def mae(outputs: Tensor, targets: Tensor) -> Tensor:
     """Absolute error, averaged over the entries of one target; its minimiser is the median."""
     outputs, targets = paired(outputs, targets)
     return (outputs - targets).abs().mean(dim=1)
 
 
-@loss("huber", ("regression",), option="delta", default=1.0)
+@loss("huber", ("regression",), option="delta", default=1.0, compares="each")
 def huber(outputs: Tensor, targets: Tensor, delta: float = 1.0) -> Tensor:
     """½e² where |e| ≤ δ, else δ(|e| − ½δ), averaged over the entries of one target."""
     outputs, targets = paired(outputs, targets)
     return functional.huber_loss(outputs, targets, reduction="none", delta=delta).mean(dim=1)
 
 
-@loss("quantile", ("regression",), option="q", default=0.5, high=1.0)
+@loss("quantile", ("regression",), option="q", default=0.5, high=1.0, compares="each")
 def quantile(outputs: Tensor, targets: Tensor, q: float = 0.5) -> Tensor:
     """max(q·e, (q − 1)·e) of e = y − ŷ, averaged over the entries of one target; its minimiser is the q-quantile."""
     outputs, targets = paired(outputs, targets)
@@ -136,7 +139,7 @@ def quantile(outputs: Tensor, targets: Tensor, q: float = 0.5) -> Tensor:
     return torch.maximum(q * error, (q - 1) * error).mean(dim=1)
 
 
-@loss("poisson", ("regression",), link="exp")
+@loss("poisson", ("regression",), link="exp", compares="means")
 def poisson(outputs: Tensor, targets: Tensor) -> Tensor:
     """exp(z) − y·z: counts y of rate exp(z), up to a constant; averaged over the entries of one target."""
     outputs, targets = paired(outputs, targets)

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from fedkin.task.losses import Link
     from fedkin.task.metrics import Metric
 
 Kind = Literal["classification", "regression", "multilabel"]
@@ -24,6 +25,8 @@ KINDS: tuple[Kind, ...] = ("classification", "regression", "multilabel")
 LOSS: dict[Kind, str] = {"classification": "cross-entropy", "regression": "mse", "multilabel": "bce"}
 """What a kind of task minimises when nothing else is asked."""
 METRIC: dict[Kind, str] = {"classification": "accuracy", "regression": "mse", "multilabel": "accuracy"}
+SURE = 1e-7
+"""Probabilities and rates are kept this far from 0 where a logarithm is taken."""
 RARE = 0.1
 """A class with a smaller share of the training samples is rare: who always says the other is right nine times in ten."""
 INSTEAD = {
@@ -126,6 +129,19 @@ class Task:
         object.__setattr__(self, "metrics", metrics if headline in metrics else (headline, *metrics))
         object.__setattr__(self, "headline", headline)
 
+    @classmethod
+    def of_numbers(
+        cls, kind: str, inputs: tuple[int, ...], outputs: tuple[int, ...], forecast: Forecast | None = None, **more: Any
+    ) -> Task:
+        """A task whose targets are numbers or columns of 0 and 1, of this shape; counts are told by their Poisson rate.
+
+        >>> Task.of_numbers("counts", (3,), ()).loss
+        'poisson'
+        """
+        if kind == "counts":
+            kind, more = "regression", {**more, "loss": "poisson"}
+        return cls(cast(Kind, kind), inputs, output_shape=outputs, forecast=forecast, **more)
+
     # --- what the kind means; nothing outside this file asks for it by name ------------------------------------------
 
     @property
@@ -168,16 +184,46 @@ class Task:
             return torch.zeros(shape, dtype=torch.int64)
         return torch.ones((*shape, *self.output_shape), dtype=dtype) * (not self.numeric)
 
-    def predictions(self, outputs: Tensor) -> Tensor:
-        """What outputs (n, C) predict: probabilities of classes or columns, rates of counts, or the numbers themselves."""
+    @property
+    def link(self) -> Link:
+        """How outputs are read: as logits of classes or of columns, as logarithms of rates, or as they are."""
         from fedkin.task.losses import LINKS, described
 
         known = described(self.loss) if not str(self.loss).startswith(OWN_FUNCTION) else None
-        link = LINKS[self.kind] if known is None else known.link
-        if link == "softmax":
+        return LINKS[self.kind] if known is None else known.link
+
+    def linked(self, outputs: Tensor) -> Tensor:
+        """What outputs (n, C) say in the units of learning: probabilities, rates, or numbers (see `predictions`)."""
+        if self.link == "softmax":
             return outputs.softmax(dim=-1)
-        found = {"sigmoid": outputs.sigmoid, "exp": outputs.exp, "identity": outputs.clone}[link]()
+        return {"sigmoid": outputs.sigmoid, "exp": outputs.exp, "identity": outputs.clone}[self.link]()
+
+    def unlinked(self, said: Tensor) -> Tensor:
+        """Outputs (n, C) that say this: the inverse of `linked`, probabilities and rates kept off 0 (and 1).
+
+        >>> import torch
+        >>> task = Task("multilabel", (3,), output_shape=(2,))
+        >>> task.linked(task.unlinked(torch.tensor([[0.25, 1.0]]))).round(decimals=4)
+        tensor([[0.2500, 1.0000]])
+        """
+        if self.link == "identity":
+            return said
+        return said.logit(eps=SURE) if self.link == "sigmoid" else said.clamp(min=SURE).log()
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """What outputs (n, C) predict: probabilities of classes or columns, rates of counts, or the numbers themselves."""
+        found = self.linked(outputs)
         return found if self.scale is None else self.scale.told(found)
+
+    def soft(self, targets: np.ndarray) -> np.ndarray:
+        """Targets as what a perfect model would say, (n, C) float64: labels are certain probabilities."""
+        if self.one_label:
+            return np.eye(self.outputs)[targets]
+        return targets.reshape(len(targets), self.outputs).astype(np.float64)
+
+    def firm(self, said: Tensor) -> Tensor:
+        """The targets that `soft` gave this for: codes (n,) of classes, else (n, …) as they were."""
+        return said.argmax(dim=1) if self.one_label else said.reshape(len(said), *self.output_shape)
 
     def labels(self, outputs: Tensor) -> Tensor:
         """The labels that outputs (n, C) predict: codes (n,), or 0/1 columns (n, C)."""

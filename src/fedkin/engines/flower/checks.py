@@ -22,10 +22,10 @@ from fedkin.engines.host import Answer
 from fedkin.engines.sharding import Question
 from fedkin.errors import FedkinError
 from fedkin.federation import PARTS
-from fedkin.local.training import may_lack
 from fedkin.models import ModelSpec
 from fedkin.roster import Roster
 from fedkin.task import Task
+from fedkin.task.judging import may_lack
 
 SLACK = 2**20
 """Bytes for counts, losses, metrics and names, whatever the model."""
@@ -52,10 +52,11 @@ def allowed_bytes(question: Question, spec: ModelSpec, task: Task) -> int:
 
 def expected(question: Question, spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """The shapes, per client, of arrays whose shape is known beforehand."""
-    width, private = spec.layout.width, tuple(question.shared.get("private", ()))
+    width, shared = spec.layout.width, question.shared
+    private = (*shared.get("private", ()), *shared.get("home", ()))
     known: dict[str, tuple[int, ...]] = {"loss": (), "moved": (), "model": (width,)}
     known["counters"] = (len(spec.layout.counters),)
-    if "sgd" in question.shared:
+    if "sgd" in shared:
         known["rows"] = (width - int(spec.layout.mask(private).sum()),)
     return known
 

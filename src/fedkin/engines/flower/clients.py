@@ -23,9 +23,10 @@ from fedkin.engines.flower.checks import (
     read_letters,
 )
 from fedkin.engines.flower.line import Line
-from fedkin.engines.flower.messages import Deployed, Join, read_head
+from fedkin.engines.flower.messages import Deployed, HasFrozen, Join, read_head
 from fedkin.engines.flower.register import Register
 from fedkin.engines.flower.roll import Called, FederationSettings
+from fedkin.engines.flower.site_state import LACKS_FROZEN
 from fedkin.engines.flower.wire import HEAD_LIMIT, Message, split_shared, under
 from fedkin.engines.host import Answer
 from fedkin.engines.sharding import HostAnswers, Post, Question, Sharded, no_letter
@@ -60,8 +61,12 @@ class FlowerClients(Sharded):
         self.mark = 0
         self.session = time.time_ns()
         """Tells this server from one before it: a site refuses messages of an earlier one that come late."""
+        self.provided: set[int] = set()
+        """Sites that have the frozen part of the model."""
         self.number = 0
         """Of the last message: a site refuses one that it has heard, or that comes after a later one."""
+        self.adopted: dict[str, Any] = {}
+        """The earlier run whose private state sites begin from, if they have it."""
         self.behind: set[int] = set()
         """Sites that have not been told yet to go back to the mark."""
         self.lost: set[int] = set(called.away)
@@ -75,7 +80,8 @@ class FlowerClients(Sharded):
     def _message(self, kind: str, tensors: Mapping[str, Tensor] | None = None, **head: Any) -> Message:
         self.number += 1
         order = {"session": self.session, "number": self.number, "mark": self.mark}
-        return Message({"kind": kind, "run": self.run, **order, "setup": self.setup.told(), **head}, tensors or {})
+        told = {"kind": kind, "run": self.run, **order, "setup": self.setup.told(), **self.adopted}
+        return Message({**told, **head}, tensors or {})
 
     def call(
         self, messages: Mapping[int, Message], limits: Mapping[int, int] | None = None
@@ -85,6 +91,7 @@ class FlowerClients(Sharded):
         online = set(self.line.nodes())
         there = {host: m for host, m in messages.items() if self.node[host] in online and host not in refused}
         self.lost |= {host for host in messages if self.node[host] not in online}
+        self._provide(set(there))
         bounds = {self.node[host]: (limits or {}).get(host, HEAD_LIMIT) for host in there}
         for host in self.behind & set(there):
             there[host] = Message({**there[host].head, "restore": True}, there[host].tensors)
@@ -92,8 +99,24 @@ class FlowerClients(Sharded):
         heard = {host for host in there if isinstance(got[self.node[host]], Message)}
         self.behind -= heard
         self.lost |= set(there) - heard
+        self.provided -= {host for host in heard if lacks_frozen(got[self.node[host]])} | self.lost
         away = "its site is not connected"
         return {host: got[self.node[host]] if host in there else refused.get(host, away) for host in messages}
+
+    def _provide(self, hosts: set[int]) -> None:
+        """Send the frozen part of the model to sites that do not have it: once, whatever the number of rounds."""
+        new = sorted(hosts - self.provided) if self.spec.frozen else []
+        for tensors in ({}, under("frozen", self.spec.frozen)):
+            asked = {self.node[host]: self._message("frozen", tensors) for host in new}
+            got = self.line.send(asked, dict.fromkeys(asked, HEAD_LIMIT), self.timeout) if asked else {}
+            self.provided |= {host for host in new if self._keeps(got[self.node[host]])}
+            new = [host for host in new if host not in self.provided]
+
+    def _keeps(self, got: Message | str) -> bool:
+        try:
+            return isinstance(got, Message) and read_head(HasFrozen, got).kept == self.setup.frozen_sha256
+        except FedkinError:  # its next answer will say what is wrong with it
+            return False
 
     def _find_again(self) -> dict[int, str]:
         """Let sites that were lost join again, through their own node or, if the operator accepts that, through another.
@@ -235,6 +258,12 @@ class FlowerClients(Sharded):
         self.run = f"{number:014x}"
         self.behind = set(range(len(self.members)))
 
+    def adopt(self, private: Mapping[str, Tensor]) -> None:
+        """Let sites begin from the private state they keep of an earlier run, at the mark its last checkpoint holds."""
+        if MARK in private:
+            number, mark = (int(value) for value in private[MARK][0])
+            self.adopted = {"adopt": {"run": f"{number:014x}", "mark": mark}}
+
     def deploy(self, cards: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         """Have every site write its clients' models; client → why it has none, for those that failed."""
         messages = {}
@@ -253,6 +282,11 @@ class FlowerClients(Sharded):
 
     def close(self) -> None:
         """Nothing to let go of: Flower keeps the connections."""
+
+
+def lacks_frozen(got: Message | str) -> bool:
+    """Whether a site refused because it no longer has the frozen part."""
+    return isinstance(got, Message) and str(got.head.get("refused", "")).startswith(LACKS_FROZEN)
 
 
 def _abroad(posts: Mapping[int, Post]) -> dict[int, np.ndarray]:

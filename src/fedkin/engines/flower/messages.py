@@ -2,7 +2,7 @@
 
 hello    its clients: names, shapes, columns, labels, models        join     sizes of their splits, hashes of their data
 answer   who answered a task, who did not and why                   post     letters, or the names of those it has
-deploy   whose models were written
+deploy   whose models were written                                  frozen   the hash of the frozen part it has
 Any of them may be a refusal instead: {"refused": reason}. Tensors ride beside the head and are checked in `checks`.
 """
 
@@ -91,6 +91,8 @@ class Sized(Said):
     validation: Count
     test: Count
     fingerprint: Annotated[str, Field(pattern=r"^[0-9a-f]{8,128}$")]
+    class_counts: Annotated[list[Count], Field(max_length=MOST_LABELS)] | None = None
+    """Training samples of each class, where they were asked for and the site lets them leave."""
 
 
 class Hello(Said):
@@ -122,6 +124,14 @@ class Posted(Said):
     kind: ClassVar[str] = "post"
 
     missing: Annotated[list[Name], Field(max_length=1000)] | None = None
+
+
+class HasFrozen(Said):
+    """The hash of the frozen part that a site has; "" if it must be sent."""
+
+    kind: ClassVar[str] = "frozen"
+
+    kept: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
 
 class Deployed(Said):

@@ -6,7 +6,7 @@ metrics = true              # numbers about a client: losses, accuracies, norms,
 statistics = "none"         # "noisy": with noise, as long as the budget lasts; "exact": as they are
 epsilon = 1.0               # the budget of each client for noisy statistics, over all runs (sum of ε, sum of δ)
 delta = 1e-5
-label_counts = false        # training samples per class
+label_counts = false        # training samples per class (for some graphs, and class_weight = "balanced")
 letters = ["predictions"]   # what clients may send to neighbours at other sites, through the server: "public" points, too, or
                             # "private", all that a method keeps private (whole models, where models travel along edges)
 arrays = []                 # other arrays of a method, by name: "features", "gradient", …
@@ -115,7 +115,7 @@ class Policy(BaseModel):
 
     def _check_columns(self, name: str, value: Tensor, head: Mapping[str, Any], layout: Layout) -> None:
         """Rows have the columns that the question leaves shared, and none of a tensor that this site keeps private."""
-        kept = set(head.get("shared", {}).get("private", ()))
+        kept = {*head.get("shared", {}).get("private", ()), *head.get("shared", {}).get("home", ())}
         if name == "rows" and value.shape[1:] != (layout.width - int(layout.mask(tuple(kept)).sum()),):
             raise FedkinError(
                 f"the task gives rows of shape {tuple(value.shape[1:])}, which are not the shared tensors"

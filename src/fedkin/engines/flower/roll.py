@@ -12,10 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedkin.engines.flower.line import Line
 from fedkin.engines.flower.messages import MOST_SAMPLES, Described, Hello, Join, Sized, one_line, read_head
@@ -24,7 +24,7 @@ from fedkin.engines.flower.setup import SITES, Setup, allowed_model
 from fedkin.engines.flower.wire import HEAD_LIMIT, Message
 from fedkin.errors import FedkinError
 from fedkin.roster import Roster
-from fedkin.task import Forecast, Task
+from fedkin.task import Forecast, Task, check_kind
 from fedkin.task.choice import chosen
 
 
@@ -36,7 +36,9 @@ class FederationSettings(BaseModel):
     sites: int = Field(ge=1, description="how many sites must be there to begin")
     wait: float = Field(300.0, gt=0, description="seconds to wait for them")
     timeout: float = Field(600.0, gt=0, description="seconds a site may take for one answer")
-    task: Literal["classification", "regression"] | None = None
+    task: str | None = Field(
+        None, description="classification, regression, multilabel or counts, where data leave it open"
+    )
     classes: list[str | int] | None = None
     test_fraction: float = Field(0.25, ge=0, lt=1)
     validation_fraction: float = Field(0.0, ge=0, lt=1)
@@ -51,6 +53,11 @@ class FederationSettings(BaseModel):
     """Node → the clients that it alone may speak for; those not named belong to the site that first joins with them."""
     most_samples: int = Field(10**7, ge=1, le=MOST_SAMPLES, description="samples a client may claim to have")
     update_limit: float = Field(1e3, gt=1, description="how many times the others' median an update may be")
+
+    @field_validator("task")
+    @classmethod
+    def _known_task(cls, task: str | None) -> str | None:
+        return None if task is None else check_kind(task)
 
 
 @dataclass(frozen=True)
@@ -91,14 +98,27 @@ class Roll:
         self._hello()
         while True:
             s, agreed = self.settings, self._agreed() if begun is None else _task_of(begun, self.settings)
-            task = chosen(agreed, **self.learning)
+            balanced = self.learning.get("class_weight") == "balanced"
+            counted = balanced and agreed.class_weight is None  # a run that goes on has the weights it began with
+            asked = {**self.learning, "class_weight": None} if balanced else self.learning
             setup = Setup(
-                task, self.model, dtype, seed, s.test_fraction, s.validation_fraction, s.split_seed, self.remembers
+                chosen(agreed, **asked),
+                self.model,
+                dtype,
+                seed,
+                s.test_fraction,
+                s.validation_fraction,
+                s.split_seed,
+                self.remembers,
             )
-            facts = self._join(setup)
+            facts = self._join(setup, counted)
             # A site that was excluded on the way may have brought labels of its own.
             if begun is not None or self._agreed() == agreed:
                 break
+        if counted:
+            total = np.sum([client.class_counts or [] for client in facts.values()], axis=0)
+            setup = replace(setup, task=chosen(agreed, **self.learning, counts=total))
+            agreed = replace(agreed, class_weight=setup.task.class_weight)
         joined = {node: {c.name: facts[c.name].fingerprint for c in own} for node, own in self.told.items()}
         begun = begun or self._begun(facts, agreed)
         self.register.enter(joined, begun)
@@ -107,7 +127,7 @@ class Roll:
         nodes = sorted((node for node in known if known[node]), key=lambda node: known[node][0])
         train, validation, test = (np.array(part) for part in (begun.train, begun.validation, begun.test))
         roster = Roster(
-            tuple(begun.names), task, train, validation, test, begun.fingerprint, source={"flower": len(nodes)}
+            tuple(begun.names), setup.task, train, validation, test, begun.fingerprint, source={"flower": len(nodes)}
         )
         away = frozenset(host for host, node in enumerate(nodes) if node not in self.told)
         return Called(roster, [np.array(known[node]) for node in nodes], nodes, setup, dict(begun.own), away)
@@ -191,15 +211,20 @@ class Roll:
             if name is not None:
                 self._exclude(node, f"client {name!r} is at two sites; give every client its own name")
 
-    def _join(self, setup: Setup) -> dict[str, Sized]:
-        """Sizes and hashes of every client; a site that does not tell them, or not its own, is excluded."""
+    def _join(self, setup: Setup, counted: bool) -> dict[str, Sized]:
+        """Sizes and hashes of every client; a site that does not tell them, or not its own, is excluded.
+
+        Samples per class are asked for where they are `counted`, and leave a site only if its policy says so.
+        """
         facts: dict[str, Sized] = {}
-        for node, got in self._ask(list(self.told), {"kind": "join", "setup": setup.told()}).items():
+        head = {"kind": "join", "setup": setup.told(), **({"class_counts": True} if counted else {})}
+        for node, got in self._ask(list(self.told), head).items():
             try:
                 mine = {client.name: client for client in read_head(Join, got).clients}
                 if set(mine) != {client.name for client in self.told[node]}:
                     raise FedkinError("joined with other clients than it said hello for")
                 self._check_sizes(node, mine)
+                self._check_counts(setup.task, mine, counted)
                 facts |= mine
             except FedkinError as problem:
                 self._exclude(node, str(problem).removeprefix("refused: "))
@@ -215,14 +240,22 @@ class Roll:
         if fault:
             raise FedkinError(fault)
 
+    def _check_counts(self, task: Task, mine: Mapping[str, Sized], counted: bool) -> None:
+        for client in mine.values() if counted else ():
+            told = client.class_counts
+            if told is None or len(told) != task.outputs or max(told) > client.train:
+                raise FedkinError(f"client {client.name!r} does not tell how many of its samples are of each class")
+
     # --- one task for all ---------------------------------------------------------------------------------------------
 
     def _agreed(self) -> Task:
         """The task that most sites' data are for; the others are excluded, named by the client that does not fit."""
-        kind = self.settings.task or _most("labels" if _labelled(site[0]) else "numbers" for site in self.told.values())
+        kind = self.settings.task or most_frequent(
+            "labels" if _labelled(site[0]) else "numbers" for site in self.told.values()
+        )
         labelled = kind in ("labels", "classification")
-        shape = _most(_shape(site[0]) for site in self.told.values())
-        text = _most(_words(site[0]) for site in self.told.values()) if labelled else False
+        shape = most_frequent(_shape(site[0]) for site in self.told.values())
+        text = most_frequent(_words(site[0]) for site in self.told.values()) if labelled else False
         first = next(c.name for site in self.told.values() for c in site if _shape(c) == shape)
         for node, clients in list(self.told.items()):
             for client in clients:
@@ -241,7 +274,7 @@ def _task_of(begun: Begun, settings: FederationSettings) -> Task:
     return replace(Task.read({**begun.task, "forecast": None}), forecast=settings.forecast)
 
 
-def _most(values: Iterable[Any]) -> Any:
+def most_frequent(values: Iterable[Any]) -> Any:
     """The most frequent value, the first of those that are equally frequent."""
     return Counter(values).most_common(1)[0][0]
 
@@ -292,7 +325,7 @@ def _task(clients: list[Described], labelled: bool, settings: FederationSettings
         outputs = tuple(first.output_shape)
         if settings.forecast is not None and len(outputs) != 1:
             raise FedkinError(f"forecast: targets must be series of shape (steps,), but {first.name!r} has {outputs}")
-        return Task("regression", inputs, output_shape=outputs, forecast=settings.forecast)
+        return Task.of_numbers(settings.task or "regression", inputs, outputs, settings.forecast)
     if settings.forecast is not None:
         raise FedkinError(f"forecast: client {first.name!r} has labels; a forecast needs numbers as targets")
     found: set[Any] = {label for client in clients for label in client.labels or ()}

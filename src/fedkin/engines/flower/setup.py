@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from fedkin.errors import FedkinError
 from fedkin.models import ModelLike, ModelSpec, estimators
 from fedkin.models.estimators import ESTIMATORS, Estimators
+from fedkin.models.frozen import carrying, freeze
 from fedkin.models.memory import with_memory
 from fedkin.models.networks import NETWORKS
 from fedkin.task import Task
@@ -33,6 +34,12 @@ class Setup:
     split_seed: int = 0
     memory: Sequence[Any] | None = None
     """What the method adds to the network, see `Algorithm.remembers`."""
+    frozen: Sequence[str] = ()
+    """Patterns of tensors that nobody trains."""
+    frozen_sha256: str = ""
+    """The hash of the frozen part, which every site gets once; "": there is none, or rows carry it."""
+    caches: bool = False
+    """Whether a site may keep what frozen first layers make of its samples."""
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Setup:
@@ -41,16 +48,19 @@ class Setup:
     def told(self) -> dict[str, Any]:
         """As JSON can hold it."""
         told = {**vars(self), "task": self.task.told()}
-        return told if self.memory else {key: value for key, value in told.items() if key != "memory"}
+        seldom = ("memory", "frozen", "frozen_sha256", "caches")
+        return {key: value for key, value in told.items() if value or key not in seldom}
 
     def spec(self, names: Sequence[str], own: Mapping[str, str | None]) -> ModelSpec:
-        """The model of these clients; with the name "sites", each client's own."""
+        """The model of these clients, its frozen part without values; with the name "sites", each client's own."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         if self.model == SITES:
             return Estimators.each(models_of(own), list(names), self.task, dtype, SITES)
         model = resolve(self.model)
         spec = estimators.of(model, names, self.task, dtype)
-        return spec if self.memory is None else with_memory(spec, self.task, *self.memory)
+        spec = spec if self.memory is None else with_memory(spec, self.task, *self.memory)
+        spec = replace(freeze(spec, self.frozen), caches=self.caches)
+        return spec if self.frozen_sha256 or not spec.layout.frozen else carrying(spec)
 
 
 MOST_OPTIONS, LARGEST_OPTION = 4, 4096

@@ -8,7 +8,7 @@ asks, an array leaves only if the site's policy lets it, and it is written down.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from fedkin.engines.flower.condition import Condition, condition_at
 from fedkin.engines.flower.policy import write_down
 from fedkin.engines.flower.setup import SITES, Setup, is_built_in
-from fedkin.engines.flower.site_file import ClientFile, SiteFile, inputs, load_arrays
-from fedkin.engines.flower.site_state import SiteState
+from fedkin.engines.flower.site_file import SiteFile, load_arrays, told_of
+from fedkin.engines.flower.site_state import FrozenParts, SiteState
 from fedkin.engines.flower.wire import Message, under
 from fedkin.engines.host import Host
 from fedkin.errors import FedkinError
@@ -30,6 +31,8 @@ from fedkin.federation import Federation
 from fedkin.files import owner_only, write_atomic, write_json
 from fedkin.local.mail import Mail
 from fedkin.local.tasks import Request
+from fedkin.models import ModelSpec
+from fedkin.models.frozen import with_frozen
 from fedkin.result.export import file_stems
 from fedkin.streams import Streams
 from fedkin.task.losses import names_an_import
@@ -63,7 +66,7 @@ class Site:
         """Answer one message of the server; what cannot be done is refused in one line."""
         kinds = {
             "hello": self._hello, "join": self._join, "answer": self._answer, "post": self._post,
-            "deploy": self._deploy,
+            "deploy": self._deploy, "frozen": self._frozen,
         }  # fmt: skip
         kind = message.head.get("kind")
         try:
@@ -81,29 +84,23 @@ class Site:
         told = []
         for client in self.settings.clients:
             data = self.arrays[client.name]
-            x, y = data["train"] if isinstance(data, dict) else data
-            described = {
-                "name": client.name,
-                "input_shape": list(x.shape[1:]) or [1],
-                "output_shape": list(y.shape[1:]),
-                "columns": self._columns(client),
-                "model": client.model,
-            }
-            if y.dtype.kind in "biuUSO":
-                described["labels"] = np.unique(y).tolist()
-            told.append(described)
+            told.append(told_of(client, self.folder, data["train"] if isinstance(data, dict) else data))
         return Message({"clients": told})
 
-    def _columns(self, client: ClientFile) -> list[str] | None:
-        return inputs(client, self.folder)[1] if client.data.endswith(".csv") else None
-
     def _join(self, message: Message) -> Message:
-        """Sizes of the splits, and a hash of the data."""
+        """Sizes of the splits, and a hash of the data; samples per class if they are asked for and may leave."""
         federation = self._federation(Setup.read(message.head["setup"]))
+        counted = bool(message.head.get("class_counts"))
+        if counted:
+            self.settings.policy.check_question({"task": "label_counts"}, self.folder)
         told = []
         for k, name in enumerate(federation.names):
             sizes = {part: int(getattr(federation, part).sizes[k]) for part in ("train", "validation", "test")}
-            told.append({"name": name, **sizes, "fingerprint": federation.take([k]).fingerprint()})
+            own = federation.take([k])
+            told.append({"name": name, **sizes, "fingerprint": own.fingerprint()})
+            counts = own.class_counts() if counted else None
+            if counts is not None:
+                told[-1]["class_counts"] = counts.astype(int).tolist()
         return Message({"clients": told})
 
     def _federation(self, setup: Setup) -> Federation:
@@ -132,14 +129,31 @@ class Site:
             if names_an_import(name):
                 self._check_trust(name, self.settings.trust)
         federation = self._federation(setup)
+        return Host(federation, self._spec(setup, federation.names), Streams(setup.seed))
+
+    def _spec(self, setup: Setup, names: Sequence[str]) -> ModelSpec:
+        """The model, with the frozen part that the server sent before."""
         own = {client.name: client.model for client in self.settings.clients}
-        return Host(federation, setup.spec(federation.names, own), Streams(setup.seed))
+        spec = setup.spec(names, own)
+        if not setup.frozen_sha256:
+            return spec
+        tensors = FrozenParts(self.folder / self.settings.state).read(setup.frozen_sha256)
+        return with_frozen(spec, tensors, "what the server sent as frozen")
+
+    def _frozen(self, message: Message) -> Message:
+        """Keep the frozen part of the model, if it came along; say whether it is here."""
+        told, parts = Setup.read(message.head["setup"]).frozen_sha256, FrozenParts(self.folder / self.settings.state)
+        if message.tensors:
+            parts.keep(told, message.part("frozen"))
+        return Message({"kept": told if parts.has(told) else ""})
 
     def _answer(self, message: Message) -> Message:
         """Do a task, from the private state on disk and back to it."""
         head, setup, state = message.head, Setup.read(message.head["setup"]), self._state(message)
         if ":" in head["task"]:
             self._check_trust(head["task"], ["fedkin", *self.settings.trust])
+        for name in filter(names_an_import, _texts(head.get("shared", {}))):
+            self._check_trust(name, self.settings.trust)
         self.settings.policy.check_question(head, self.folder)
         host = self._host(setup)
         state.recall(host)
@@ -227,8 +241,8 @@ class Site:
         state.keep_models(when, kept, [host.names[k] for k in ids])
         if self.settings.policy.disclose:
             return models
-        layout, private = host.shard.spec.layout, tuple(head.get("shared", {}).get("private", ()))
-        shared = ~layout.mask(private)
+        layout, told = host.shard.spec.layout, head.get("shared", {})
+        shared = ~layout.mask((*told.get("private", ()), *told.get("home", ())))
         shown = host.shard.spec.initial_row(host.shard.streams).expand_as(models).clone()
         if head["task"] == "evaluate":
             shown[:, shared] = models[:, shared]  # as they were received
@@ -239,7 +253,7 @@ class Site:
     def _deploy(self, message: Message) -> Message:
         """Write each client's own model and its card to models/."""
         setup, state, out = Setup.read(message.head["setup"]), self._state(message), self.folder / "models"
-        spec, written = self._host(setup).shard.spec, []
+        spec, written = self._spec(setup, [client.name for client in self.settings.clients]), []
         if not spec.layout.width:
             return Message({"deployed": []})
         for client, stem in zip(self.settings.clients, file_stems([c.name for c in self.settings.clients])):
@@ -258,6 +272,15 @@ class Site:
         return Message({"deployed": written})
 
 
+def _texts(told: Any) -> Iterator[str]:
+    """Every text in what a question says."""
+    if isinstance(told, str):
+        yield told
+    elif isinstance(told, Mapping | list):
+        for each in told.values() if isinstance(told, Mapping) else told:
+            yield from _texts(each)
+
+
 def _made(host: Host) -> bool:
     """Whether a task has made something that is no tensor, to be made again for every message. (A dict only remembers.)"""
     return any(not isinstance(held, dict) for held in host.shard.objects.values())
@@ -266,6 +289,8 @@ def _made(host: Host) -> bool:
 def answer_at(path: Path, message: Message) -> Message:
     """The answer of the site described in a file, to one message."""
     try:
+        if message.head.get("kind") == Condition.kind:  # also of a site whose data cannot be read
+            return Message(condition_at(path))
         return Site.read(path).handle(message)
     except FedkinError as problem:
         return Message({"refused": str(problem)})

@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from fedkin.engines.flower.policy import Policy
-from fedkin.errors import FedkinError
+from fedkin.errors import FedkinError, unknown
 
 
 class ClientFile(BaseModel):
@@ -92,6 +92,46 @@ def _splits(client: ClientFile, found: Mapping[str, np.ndarray]) -> Any:
     if "x_test" not in found:
         return found["x"], found["y"]
     return {part: (found[f"x{end}"], found[f"y{end}"]) for part, end in named.items() if f"x{end}" in found}
+
+
+def told_of(client: ClientFile, folder: Path, samples: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
+    """What a site says of a client at the start: name, shapes, columns, labels, model."""
+    x, y = samples
+    told = {
+        "name": client.name,
+        "input_shape": list(x.shape[1:]) or [1],
+        "output_shape": list(y.shape[1:]),
+        "columns": inputs(client, folder)[1] if client.data.endswith(".csv") else None,
+        "model": client.model,
+    }
+    return told | ({"labels": np.unique(y).tolist()} if y.dtype.kind in "biuUSO" else {})
+
+
+def table_faults(client: ClientFile, folder: Path) -> list[str]:
+    """All that keeps a client's table from being trained on, one line each."""
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(folder / client.data)
+    except (OSError, ValueError) as problem:
+        told = getattr(problem, "strerror", None) or " ".join(str(problem).split())
+        return [f"{client.data} cannot be read: {told}"]
+    found = []
+    for role, column in (("target", client.target), *(("drop", column) for column in client.drop)):
+        if column not in frame.columns:
+            fault = str(unknown("column", column, frame.columns)).removeprefix(f"unknown column {column!r}; ")
+            found.append(f"{client.data} has no column {column!r} ({role}); {fault}")
+    left = frame.drop(columns=[client.target, *client.drop], errors="ignore")
+    for column in left.columns if client.target in frame.columns else ():
+        if left[column].dtype.kind not in "biuf":
+            found.append(f"column {str(column)!r} is not numeric; encode it or put it in drop")
+        elif absent := int(left[column].isna().sum()):
+            found.append(f"column {str(column)!r} has {absent} empty cells; fill them in or put it in drop")
+    if client.target in frame.columns and (absent := int(frame[client.target].isna().sum())):
+        found.append(f"the target {client.target!r} has {absent} empty cells; drop these rows or fill them in")
+    if not len(frame):
+        found.append(f"{client.data} has no rows")
+    return found
 
 
 def inputs(client: ClientFile, folder: Path) -> tuple[np.ndarray, list[str], np.ndarray]:

@@ -5,6 +5,8 @@ mark-000000003.safetensors  the same as it was at a checkpoint of the server's
 recipe.safetensors          the message from which estimators were made, to make them again
 trained, received           whole models at the last evaluation, which `deploy` writes out
 session                     the newest server that was heard, and the number of its last message
+
+Beside these folders: frozen-HASH.safetensors, the frozen part of a model, which servers send once.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from fedkin.engines.flower.wire import Message
 from fedkin.engines.host import Host
 from fedkin.errors import FedkinError
 from fedkin.files import read_tensors, write_atomic, write_tensors
+from fedkin.models.frozen import frozen_hash
 
+LACKS_FROZEN = "this site lacks the frozen part of the model"
+"""How a refusal begins after which the server sends it again."""
 KEPT_MARKS = 3
 KEPT_RUNS, KEPT_DAYS = 3, 7
 """Runs that were not heard of for so many days are forgotten, except the newest few."""
@@ -44,10 +49,20 @@ class SiteState:
         if not state.folder.exists():
             _forget(base)
             state.folder.mkdir(parents=True, exist_ok=True)
+            state._adopt(base, head.get("adopt"))
         if base.stat().st_mode & 0o077:
             base.chmod(0o700)  # made by hand, or before fedkin took care of it
         state._turn(head)
         return state
+
+    def _adopt(self, base: Path, earlier: Any) -> None:
+        """Begin from the private state of an earlier run, where this site still has it; a copy, so that both can go on."""
+        if not isinstance(earlier, Mapping) or not str(earlier.get("run")).isalnum():
+            return
+        kept = base / str(earlier["run"]) / f"mark-{int(earlier.get('mark', 0)):09d}.safetensors"
+        last = kept if kept.exists() else kept.with_name("current.safetensors")
+        if last.exists():
+            write_tensors(self._file("current"), *read_tensors(last))
 
     def _turn(self, head: Mapping[str, Any]) -> None:
         """Keep the present state under a mark, or go back to one, before anything else is done.
@@ -107,6 +122,36 @@ class SiteState:
 
     def keep_models(self, when: str, models: Mapping[str, Tensor], names: list[str]) -> None:
         write_tensors(self._file(when), models, {"clients": names})
+
+
+@dataclass(frozen=True)
+class FrozenParts:
+    """The frozen parts of models that servers sent, each once, by hash; beside the folders of the runs."""
+
+    base: Path
+
+    def _file(self, told: str) -> Path:
+        if not told.isalnum():
+            raise FedkinError(f"the server's hash of the frozen part, {told!r}, is none")
+        return self.base / f"frozen-{told}.safetensors"
+
+    def has(self, told: str) -> bool:
+        return self._file(told).exists()
+
+    def keep(self, told: str, tensors: Mapping[str, Tensor]) -> None:
+        """Keep what came, if it has the hash it should have; the oldest of more than a few go."""
+        if frozen_hash(tensors) != told:
+            raise FedkinError("the frozen part of the model came damaged: its hash differs")
+        self.base.mkdir(parents=True, exist_ok=True)
+        others = sorted(self.base.glob("frozen-*.safetensors"), key=lambda path: path.stat().st_mtime)
+        for path in others[: 1 - KEPT_RUNS]:
+            _remove(path)
+        write_tensors(self._file(told), tensors, {})
+
+    def read(self, told: str) -> dict[str, Tensor]:
+        if not self.has(told):
+            raise FedkinError(f"{LACKS_FROZEN}; it is sent again with the next question")
+        return read_tensors(self._file(told))[0]
 
 
 def _forget(base: Path) -> None:

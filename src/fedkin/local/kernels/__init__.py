@@ -25,11 +25,10 @@ from fedkin.placement import Placement
 from fedkin.task import Task
 from fedkin.task.losses import PerSample, loss_of
 
-_LOOPED = (
-    nn.modules.conv._ConvNd,
-    nn.modules.batchnorm._NormBase,
-    nn.RNNBase,
-)
+_LOOPED = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.RNNBase)
+"""Layers that torch runs as one program for one client; of recurrent ones, narrow GRUs have a stacked one here."""
+NARROW = 64
+"""A wider GRU fills a core with one client alone (docs/benchmarks.md)."""
 
 
 class Kernel(Protocol):
@@ -149,7 +148,8 @@ def _looped(spec: ModelSpec, task: Task) -> Choice:
 def _why_not_vmapped(spec: ModelSpec, task: Task, drops: list[Drop]) -> str:
     """What speaks against one vmapped program; "" if nothing does."""
     for layer in spec.template().modules():
-        if isinstance(layer, _LOOPED):
+        stacked = type(layer) is nn.GRU and layer.hidden_size <= NARROW and not layer.dropout
+        if isinstance(layer, _LOOPED) and not stacked:
             return f"{type(layer).__name__} layers, wide or not in a plain chain, gain nothing from stacking"
     if spec.layout.counters:
         return "the model has integer buffers"

@@ -22,7 +22,7 @@ from torch import Tensor
 F = TypeVar("F", bound=Callable[..., object])
 
 
-def _script(function: F) -> F:
+def script(function: F) -> F:
     """Compile by TorchScript. PyTorch calls it deprecated; a release without it runs the same functions as Python."""
     if not hasattr(torch.jit, "script"):
         return function
@@ -163,7 +163,7 @@ def descend_chain(
     return total
 
 
-rescaled = _script(rescaled)
-taken = _script(taken)
-forward, output_gradient, below = _script(forward), _script(output_gradient), _script(below)
-descend_chain = _script(descend_chain)
+rescaled = script(rescaled)
+taken = script(taken)
+forward, output_gradient, below = script(forward), script(output_gradient), script(below)
+descend_chain = script(descend_chain)

@@ -64,14 +64,21 @@ class GroupedKernel:
         self.layout, self.loss = spec.layout, loss
         self.noise: Noise | None = None
         self.alone = LoopedKernel(spec, loss, channels_last)
-        self.layers = list(chain_of("", spec.template()))
+        module = spec.template()
+        self.layers = list(chain_of("", module))
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        self.frozen = {name: tensors[name].detach() for name in spec.layout.frozen}
         self.normed = any(type(layer) in _NORMS for _, layer in self.layers)
 
     def outputs(self, rows: Tensor, x: Tensor, counters: Tensor | None = None) -> Tensor:
         """(k, B) rows and (k, n, *input) inputs → (k, n, outputs), in evaluation mode."""
         tensors = {slot.name: _together(slot.view(rows)) for slot in self.layout.slots}
         with torch.no_grad():
-            return self._forward(tensors, x, training=False)
+            return self._forward(tensors | self._alike(len(rows)), x, training=False)
+
+    def _alike(self, k: int) -> dict[str, Tensor]:
+        """The frozen tensors as if each of k clients had its own."""
+        return {n: _together(t.expand(k, *t.shape)) for n, t in self.frozen.items() if t.dim()}
 
     def gradient(
         self,
@@ -114,7 +121,7 @@ class GroupedKernel:
     ) -> Tensor:
         leaves = {slot.name: _together(slot.view(rows)).detach().requires_grad_() for slot in self.layout.parameters}
         fixed = {slot.name: _together(slot.view(rows)) for slot in self.layout.buffers}
-        outputs = self._forward({**leaves, **fixed}, x, training=True)
+        outputs = self._forward({**leaves, **fixed, **self._alike(len(rows))}, x, training=True)
         each = self.loss(outputs.flatten(0, 1), y.flatten(0, 1), *(entry.flatten(0, 1) for entry in more))
         losses = (each.view(weight.shape) * weight).sum(dim=1)
         slopes = torch.autograd.grad(losses.sum(), list(leaves.values()))
@@ -123,7 +130,7 @@ class GroupedKernel:
         for slot in self.layout.buffers:
             slot.view(rows).copy_(_apart(fixed[slot.name], len(rows)))
         if counters is not None:
-            counters += 1  # the only integers of these networks are batch norm's counts of batches
+            counters += 1  # the only integers of these networks are batch norm's counts of batches, none of them frozen
         return losses.detach()
 
     def _forward(self, tensors: dict[str, Tensor], x: Tensor, training: bool) -> Tensor:
@@ -148,7 +155,8 @@ class GroupedKernel:
                 h = h.transpose(0, 1).flatten(1)
             elif kind in _NORMS:
                 mean, variance = tensors[f"{name}.running_mean"], tensors[f"{name}.running_var"]
-                h = functional.batch_norm(h, mean, variance, weight, bias, training, layer.momentum, layer.eps)  # type: ignore[arg-type]
+                moves = training and f"{name}.running_mean" not in self.frozen
+                h = functional.batch_norm(h, mean, variance, weight, bias, moves, layer.momentum, layer.eps)  # type: ignore[arg-type]
             elif kind is nn.Flatten:
                 h = h.flatten(1)
             else:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
+from fedkin.local.kernels.recurrent import stackable
 from fedkin.local.noise import Drop, Masked, Noise, masked
 from fedkin.models import ModelSpec
 from fedkin.task.losses import PerSample
@@ -22,7 +23,7 @@ class VmappedKernel:
     def __init__(self, spec: ModelSpec, loss: PerSample, drops: Sequence[Drop] = ()) -> None:
         self.layout, self.drops = spec.layout, drops
         self.noise: Noise | None = None
-        self.module = masked(spec.template()).train()
+        self.module = stackable(masked(spec.template())).train()
         names = [name for name, layer in self.module.named_modules() if isinstance(layer, Masked)]
         self.masks = [next(n for n in names if f".{n}".endswith(f".{drop.name}")) + ".mask" for drop in drops]
         self.chunk = max(8, min(50, 2**24 // (8 * max(self.layout.n_parameters, 1))))

@@ -7,6 +7,7 @@ their predictions (α·A_ij·m_i/m_j each) and, for trees, on points labelled by
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,15 +17,14 @@ from fedkin.local.mail import Mail
 from fedkin.local.relax.linear import initial_row
 from fedkin.local.relax.settings import Relaxation, neighbours_of
 from fedkin.local.shard import Shard
-from fedkin.local.training import may_lack, valued
 from fedkin.models.adapters import Augmented, FitEffort, Learner
 from fedkin.models.adapters.module import TorchLearner
 from fedkin.models.estimators import Estimators
+from fedkin.task.discrepancy import discrepancy_of
+from fedkin.task.judging import may_lack, valued
 from fedkin.task.losses import loss_of
 from fedkin.threads import one_thread
 
-SURE = 1e-7
-"""Probabilities are kept this far from 0 where a logarithm is taken."""
 DISTIL = 100
 WeightedPart = tuple[np.ndarray, np.ndarray, float]
 """Points, what is said of them, and how much each counts."""
@@ -39,34 +39,31 @@ class LearnerNodes:
         self.own_points = [_real(points, shard.task.tokens) for points in own]
         self.points = {name: _real(x, shard.task.tokens) for name, x in zip(known.senders, known.letters)}
         self.neighbours = neighbours_of(known)
-        self.targets = [self._targets(y) for _, y in shard.federation.train]
+        self.targets = [shard.task.soft(y) for _, y in shard.federation.train]
+        self.loss, self.discrepancy = loss_of(shard.task), discrepancy_of(shard.task, effort.discrepancy)
         self.learners: list[Learner] = [self._made(name, effort) for name in shard.names]
         if "memory" in shard.store:
-            self._restore(method)
+            self._restore(method, effort)
         else:
-            self._fit_alone()
+            self._fit_alone(effort)
 
     def _made(self, name: str, effort: FitEffort) -> Learner:
         spec = self.shard.spec
         if isinstance(spec, Estimators):
             return spec.learner(name, self.task, self.shard.streams, effort)
         module = spec.layout.unpack(initial_row(self.shard, name), spec.template())
-        return TorchLearner(name, module, self.task, spec.dtype)
-
-    def _targets(self, y: np.ndarray) -> np.ndarray:
-        """Labels as probabilities, numbers as they are, (n, C) float64."""
-        if self.task.one_label:
-            return np.eye(self.task.outputs)[y]
-        return y.reshape(len(y), self.task.outputs).astype(np.float64)
+        return TorchLearner(name, module, self.task, spec.dtype, effort)
 
     def _alone(self, k: int) -> Augmented:
         x = self.shard.federation.train[k][0]
         return Augmented(x, self.targets[k], np.ones(len(x)), len(x))
 
-    def _fit_alone(self) -> None:
+    def _fit_alone(self, effort: FitEffort) -> None:
         """The start: estimators are fitted to their own samples; networks have their initial weights."""
         refits = [k for k, learner in enumerate(self.learners) if learner.refits]
-        self.shard.each(lambda k: self.learners[k].improve(self._alone(k), FitEffort(seed=self._seed(k, 0))), refits)
+        self.shard.each(
+            lambda k: self.learners[k].improve(self._alone(k), replace(effort, seed=self._seed(k, 0))), refits
+        )
         for k in refits:
             self.learners[k].predict(self.own_points[k][:1])  # a wrong output shape is found here, before training
 
@@ -89,13 +86,12 @@ class LearnerNodes:
             linked = {mail.senders[j] for j in mail.links.indices[slice(*mail.links.indptr[position : position + 2])]}
             heard = {name: letters[place[name]] for name in self.neighbours[k] if name in linked}
             answered = None if answers is None else answers[position].double().numpy()
-            x = self.shard.federation.train[k][0]
-            loss[position] = self._loss(self.learners[k].predict(x), self.targets[k]).mean()
+            loss[position] = self._loss(self.learners[k], *self.shard.federation.train[k])[1]
             variation[position] = self._variation(k, heard, method)
             z, labels = self._distilled(k, round, method, bool(heard))
             self._keep(k, round, heard, labels)
             samples = self._augmented(k, heard, answered, z, labels, method)
-            self.learners[k].improve(samples, _seeded(effort, self._seed(k, round)))
+            self.learners[k].improve(samples, replace(effort, seed=self._seed(k, round)))
             memory = self.learners[k].memory()
             self.shard.store["memory"][k, : len(memory)] = torch.from_numpy(memory)
 
@@ -117,7 +113,8 @@ class LearnerNodes:
         else:
             mine = self.learners[k].predict(np.concatenate(asked))
         theirs = np.concatenate([said[:count] for said, count in zip(heard.values(), counts)])
-        apart = np.split(self._loss(mine, theirs, relative=True), np.cumsum(counts)[:-1])
+        each = self.discrepancy.apart(torch.from_numpy(mine), torch.from_numpy(theirs)).numpy()
+        apart = np.split(each, np.cumsum(counts)[:-1])
         edges = (self._edge(k, name, count, method) for name, count in zip(heard, counts))
         return float(sum(edge * each.mean() for edge, each in zip(edges, apart)))
 
@@ -126,14 +123,10 @@ class LearnerNodes:
         weight = self.neighbours[k][name]
         return weight if method.weight == "scaled" else weight * count / len(self.targets[k])
 
-    def _loss(self, predicted: np.ndarray, targets: np.ndarray, relative: bool = False) -> np.ndarray:
-        """Squared error, or cross entropy (`relative`: less the entropy of the targets, so that agreement costs 0)."""
-        if self.task.numeric:
-            return np.square(predicted - targets).mean(axis=1)
-        logarithm = np.log(np.clip(predicted, SURE, 1))
-        if relative:
-            logarithm = logarithm - np.log(np.clip(targets, SURE, 1))
-        return -(targets * logarithm).sum(axis=1)
+    def _loss(self, learner: Learner, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, float]:
+        """Outputs (n, C) that say what a learner predicts, and their mean loss."""
+        outputs = self.task.unlinked(torch.from_numpy(learner.predict(x)))
+        return outputs, float(self.loss(outputs, self.task.firm(torch.from_numpy(self.task.soft(y)))).mean())
 
     def _distilled(self, k: int, round: int, method: Relaxation, coupled: bool) -> tuple[np.ndarray, np.ndarray]:
         """Fresh points z and the present model's predictions there; none when nothing couples the client."""
@@ -166,7 +159,8 @@ class LearnerNodes:
         own = len(self.targets[k])
         parts: list[WeightedPart] = [(self.shard.federation.train[k][0], self.targets[k], 1.0)]
         if method.alpha > 0 and heard:
-            told = self._told_on_common(k, heard, method) if method.common else self._told(k, heard, answers, method)
+            once = method.common and self.discrepancy.of_means
+            told = self._told_on_common(k, heard, method) if once else self._told(k, heard, answers, method)
             parts += [(points, said, method.alpha * weight * own / len(points)) for points, said, weight in told]
         if len(z):
             parts.append((z, labels, method.distil_weight))
@@ -222,7 +216,7 @@ class LearnerNodes:
         store["labels"][k] = torch.nan
         store["labels"][k, : len(labels)] = torch.from_numpy(labels)
 
-    def _restore(self, method: Relaxation) -> None:
+    def _restore(self, method: Relaxation, effort: FitEffort) -> None:
         """After a restart: networks get their weights back, estimators repeat their last fit on the same samples."""
         store = self.shard.store
 
@@ -232,7 +226,7 @@ class LearnerNodes:
             if not learner.refits:
                 learner.recall(store["memory"][k].numpy()) if bool(store["memory"][k].any()) else None
             elif round == 0:
-                learner.improve(self._alone(k), FitEffort(seed=self._seed(k, 0)))
+                learner.improve(self._alone(k), replace(effort, seed=self._seed(k, 0)))
             else:
                 received = store["received"][k].numpy()
                 heard = {
@@ -244,8 +238,8 @@ class LearnerNodes:
                 labels = labels[np.isfinite(labels).all(axis=1)]
                 z = self._distillation_points(k, round, len(labels), method)
                 answers = store["answers"][k].double().numpy() if "answers" in store else None
-                effort = FitEffort(resample=True, seed=self._seed(k, round))
-                learner.improve(self._augmented(k, heard, answers, z, labels, method), effort)
+                again = replace(effort, resample=True, seed=self._seed(k, round))
+                learner.improve(self._augmented(k, heard, answers, z, labels, method), again)
 
         with one_thread():
             for k in range(len(self.shard)):
@@ -276,16 +270,12 @@ class LearnerNodes:
             split = getattr(self.shard.federation, part)
             names = ("loss", *self.task.metric_keys, *(f"{name}_count" for name in may_lack(self.task)))
             table = torch.zeros((len(ids), len(names)), dtype=torch.float64)
-            loss = loss_of(self.task)
             for position, k in enumerate(ids):
                 x, y = split[int(k)]
                 if len(x):
-                    outputs = torch.from_numpy(self.learners[int(k)].predict(x))
-                    if self.task.one_label:
-                        outputs = outputs.clamp(min=SURE).log()  # as logits: their softmax is the probabilities
-                    targets = torch.as_tensor(y)
-                    judged = valued(self.task, self.task.judge(outputs, targets), len(y))
-                    found = {"loss": float(loss(outputs, targets).double().mean()), **judged}
+                    outputs, loss = self._loss(self.learners[int(k)], x, y)
+                    judged = valued(self.task, self.task.judge(outputs, torch.as_tensor(y)), len(y))
+                    found = {"loss": loss, **judged}
                     table[position] = torch.tensor([found[name] for name in names], dtype=torch.float64)
             reply |= {f"{part}_{name}": table[:, column] for column, name in enumerate(names)}
             reply[f"{part}_count"] = torch.from_numpy(split.sizes[ids])
@@ -313,7 +303,3 @@ def _real(points: Tensor, tokens: bool) -> np.ndarray:
     """A set of public points without its padding, (count, *input)."""
     kept = points[torch.isfinite(points.reshape(len(points), -1)).all(dim=1)].numpy()
     return kept.astype(np.int64) if tokens else kept
-
-
-def _seeded(effort: FitEffort, seed: int) -> FitEffort:
-    return FitEffort(**{**effort.__dict__, "seed": seed})

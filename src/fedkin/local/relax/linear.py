@@ -25,16 +25,18 @@ from fedkin.local.relax.settings import Relaxation, edge_weights, neighbours_of
 from fedkin.local.shard import Shard
 from fedkin.local.training import evaluate_rows
 from fedkin.models.adapters import FitEffort
-from fedkin.models.adapters.module import rmsprop_step
 from fedkin.models.estimators import Estimators
+from fedkin.steps import Rule
+from fedkin.task.discrepancy import discrepancy_of
 
 MOMENT_ENTRIES = 2**27
 """Entries of one stack of second moments (1 GiB in double precision); larger models go through the general path."""
 
 
-def linear_layer(shard: Shard) -> Dense | None:
-    """The only layer of a linear regression model whose second moments fit in memory; None for anything else."""
-    if isinstance(shard.spec, Estimators) or not shard.task.numeric:
+def linear_layer(shard: Shard, effort: FitEffort) -> Dense | None:
+    """The only layer of a linear least-squares model whose second moments fit in memory; None for anything else."""
+    squares = shard.task.loss == "mse" and discrepancy_of(shard.task, effort.discrepancy).name == "mse"
+    if isinstance(shard.spec, Estimators) or not squares:
         return None
     layers = dense_layers(shard.spec.template(), shard.spec.layout)
     if layers is None or len(layers) != 1 or len(shard) * layers[0].weight.shape[1] ** 2 > MOMENT_ENTRIES:
@@ -60,7 +62,7 @@ class Links:
 
 
 class LinearNodes:
-    """The linear models of a shard's clients; their rows and RMSprop's moments are private state of the shard."""
+    """The linear models of a shard's clients; their rows and the step rule's moments are private state of the shard."""
 
     def __init__(self, shard: Shard, layer: Dense, known: Mail) -> None:
         self.shard, self.layer = shard, layer
@@ -77,6 +79,8 @@ class LinearNodes:
             shard.store["weights"] = torch.stack([initial_row(shard, name) for name in shard.names])
             n = shard.spec.layout.n_parameters
             shard.store["moments"] = torch.zeros((len(shard), 2, n), dtype=dtype)
+        if "counts" not in shard.store:
+            shard.store["counts"] = torch.zeros(len(shard), dtype=torch.float64)
 
     def _of(self, stack: Tensor, ids: np.ndarray) -> Tensor:
         """The entries of clients `ids`, without a copy when these are all clients in order."""
@@ -146,7 +150,8 @@ class LinearNodes:
     ) -> tuple[Tensor, Tensor]:
         """Update the models of clients `ids`; the loss (k,) and the variation Σ_j A_ij δ_ij (k,) before the update."""
         links, alpha = self._linked(ids, mail, method, effort), method.alpha
-        rows, moments = self.shard.store["weights"][ids], self.shard.store["moments"][ids]
+        rows = self.shard.store["weights"][ids]
+        rule = self._rule(ids, rows, effort)
         weights, c = self._unpack(rows), self.outputs
         gram, cross = self._of(self.gram, ids), self._of(self.cross, ids)
         pulled, said = self._heard(links, mail, weights)
@@ -165,9 +170,28 @@ class LinearNodes:
             slope = by_own - cross + alpha * (by_others - pulled)
             if block is not None:
                 slope += alpha * (torch.bmm(weights, block[0]) - block[1])
-            rmsprop_step(rows, self._pack(slope * (2 / c)), moments[:, 0], moments[:, 1], effort)
-        self.shard.store["weights"][ids], self.shard.store["moments"][ids] = rows, moments
+            packed = self._pack(slope * (2 / c))
+            for term in effort.terms:
+                term.add(packed, rows)
+            rule.step(rows, packed)
+        self.shard.store["weights"][ids] = rows
+        for kept, moment in self._moments(rule):
+            kept[ids] = moment
         return loss.clamp(min=0).double(), variation.clamp(min=0).double()
+
+    def _rule(self, ids: np.ndarray, rows: Tensor, effort: FitEffort) -> Rule:
+        """The step rule of clients `ids`, which goes on from what was kept of it."""
+        rule = effort.rule(rows)
+        for kept, moment in self._moments(rule) if effort.keep else ():
+            moment.copy_(kept[ids])
+        return rule
+
+    def _moments(self, rule: Rule) -> list[tuple[Tensor, Tensor]]:
+        """Where in the shard's store each moment of a rule is kept, and the moment: at most two of (k, P), and a count."""
+        wide = [moment for moment in rule.state.values() if moment.dim() == 2]
+        counts = [moment for moment in rule.state.values() if moment.dim() == 1]
+        slots = [self.shard.store["moments"][:, slot] for slot in range(len(wide))]
+        return list(zip([*slots, self.shard.store["counts"]], [*wide, *counts]))
 
     def _heard(self, links: Links, mail: Mail, weights: Tensor) -> tuple[Tensor, Tensor]:
         """What neighbours said: Σ_j A_ij (1/m_j) Σ_x ŷ_j(x) xᵀ (k, C, p), and Σ_j A_ij (1/m_j) Σ_x ‖ŷ_j(x)‖² (k,)."""

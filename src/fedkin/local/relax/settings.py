@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedkin.local.mail import Mail
+from fedkin.local.sgd import Sgd
+from fedkin.models.adapters import FitEffort
 
 Weight = Literal["scaled", "alpha"]
 
@@ -32,6 +35,21 @@ class Relaxation:
     """The largest number of neighbours of any client: the width of what a client keeps of its last letters."""
     memory: int
     """The length of the longest memory of any learner."""
+
+
+def effort_of(shared: Mapping[str, Any]) -> FitEffort:
+    """How models are improved, from what a message says of the settings of local training and of the method's own."""
+    sgd = Sgd(**shared["sgd"])
+    return FitEffort(
+        rate=sgd.rate(shared["round"]),
+        optimiser=sgd.optimiser,
+        momentum=sgd.momentum,
+        weight_decay=sgd.weight_decay,
+        clip=sgd.clip,
+        keep=sgd.moments == "keep",
+        terms=tuple(sgd.terms()),
+        **shared["effort"],
+    )
 
 
 def edge_weights(

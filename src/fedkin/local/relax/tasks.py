@@ -12,10 +12,9 @@ from fedkin.errors import FedkinError, Forgot
 from fedkin.local.relax.learners import LearnerNodes
 from fedkin.local.relax.linear import LinearNodes, linear_layer
 from fedkin.local.relax.public import own_points
-from fedkin.local.relax.settings import Relaxation
+from fedkin.local.relax.settings import Relaxation, effort_of
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
-from fedkin.models.adapters import FitEffort
 from fedkin.models.estimators import Estimators
 
 CHOOSE, PUBLISH, MEET, ANSWER, HEAR, RELAX, EVALUATE = (
@@ -53,13 +52,14 @@ def meet(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Get to know the neighbours' public points; make the first model, or after a restart the last one again."""
     assert request.mail is not None
     if "relax" not in shard.objects:
-        settings, layer = Relaxation(**request.shared["relax"]), linear_layer(shard)
+        settings, effort = Relaxation(**request.shared["relax"]), effort_of(request.shared)
+        layer = linear_layer(shard, effort)
         if layer is not None:
             shard.objects["relax"] = LinearNodes(shard, layer, request.mail)
         else:
             if settings.update == "exact":
                 _refuse_networks(shard)
-            shard.objects["relax"] = LearnerNodes(shard, request.mail, settings, FitEffort(**request.shared["effort"]))
+            shard.objects["relax"] = LearnerNodes(shard, request.mail, settings, effort)
         if "predictions" not in shard.store:
             shard.store["predictions"] = shard.objects["relax"].predict(np.arange(len(shard)))
     return {"memory": torch.full((len(request.ids),), shard.objects["relax"].memory_width())}
@@ -79,7 +79,7 @@ def _refuse_networks(shard: Shard) -> None:
         if not isinstance(spec, Estimators) or not spec.learner(name, shard.task, shard.streams).refits:
             raise FedkinError(
                 f"client {name!r}: update='exact' needs an estimator with fit, or one linear regression model for all "
-                "clients (model='linear'); use update='gradient' with more inner_steps"
+                "clients (model='linear') with squared errors; use update='gradient' with more inner_steps"
             )
 
 
@@ -110,7 +110,7 @@ def relax(shard: Shard, request: Request) -> dict[str, Tensor]:
     nodes, mail, ids, shared = _nodes(shard), request.mail, request.ids, request.shared
     assert mail is not None
     answers = shard.store["answers"][ids] if "answers" in shard.store else None
-    settings, effort = Relaxation(**shared["relax"]), FitEffort(**shared["effort"])
+    settings, effort = Relaxation(**shared["relax"]), effort_of(shared)
     loss, variation = nodes.step(ids, mail, answers, settings, shared["round"], effort)
     said: Tensor = nodes.predict(ids)
     good = torch.isfinite(said).flatten(1).all(dim=1)

@@ -1,8 +1,8 @@
 """Adapters: any model as FedRelax sees it. It takes weighted samples, and it gives predictions.
 
 `adapt` finds the adapter: torch modules, Keras 3 models, and everything with `fit` and `predict` in the manner of
-scikit-learn. Predictions and targets have one shape for all of them: (n, C), the numbers of a regression target or the
-probabilities of the C classes. That is what lets a tree and a neural network agree.
+scikit-learn. Predictions and targets have one shape for all of them: (n, C), numbers, rates of counts, or the
+probabilities of C classes or columns (`Task.linked`). That is what lets a tree and a neural network agree.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedkin.errors import FedkinError
+from fedkin.steps import Optimiser, Rule, step_rule
 from fedkin.task import Task
 
 
@@ -22,7 +23,8 @@ from fedkin.task import Task
 class Augmented:
     """A client's own samples and what others said: x (n, *input), targets (n, C), weight (n,).
 
-    The first `own` samples are the client's and weigh 1 each, so the loss is (1/own) Σ weight · ℓ.
+    The first `own` samples are the client's and weigh 1 each, so the loss is (1/own) Σ weight · ℓ; ℓ is the task's loss
+    for these, and the discrepancy for the others.
     """
 
     x: np.ndarray
@@ -31,17 +33,36 @@ class Augmented:
     own: int
 
 
+class Change(Protocol):
+    """A change of gradients before a step, as the terms of local training are (`fedkin.local.terms`)."""
+
+    def add(self, slopes: Tensor, weights: Tensor) -> None:
+        """Change the gradients (k, P) at the weights (k, P), in place."""
+
+
 @dataclass(frozen=True)
 class FitEffort:
     """How a model is improved: gradient steps for networks; whether duplicates may replace weights for estimators."""
 
     steps: int = 1
     rate: float = 0.01
+    optimiser: Optimiser = "rmsprop"
     smoothing: float = 0.99
     momentum: float = 0.0
     weight_decay: float = 0.0
+    clip: float | None = None
+    keep: bool = True
+    """Whether moments go on from exchange to exchange."""
+    terms: tuple[Change, ...] = ()
+    """What clipping and weight decay make of a gradient."""
+    discrepancy: str | None = None
+    """How far from others' predictions a model is (see `fedkin.task.discrepancy`); None: as the task's loss says."""
     resample: bool = False
     seed: int = 0
+
+    def rule(self, like: Tensor) -> Rule:
+        """The step rule for weights like these, (k, P), its moments at zero."""
+        return step_rule(self.optimiser, like, self.rate, self.momentum, self.weight_decay, self.smoothing)
 
 
 class Learner(Protocol):
@@ -89,7 +110,7 @@ def adapt(client: str, model: Any, task: Task, dtype: torch.dtype, effort: FitEf
     if isinstance(model, nn.Module):
         from fedkin.models.adapters.module import TorchLearner
 
-        return TorchLearner(client, model, task, dtype)
+        return TorchLearner(client, model, task, dtype, effort)
     for needed in ("fit", "predict"):
         if not callable(getattr(model, needed, None)):
             raise FedkinError(
@@ -98,15 +119,14 @@ def adapt(client: str, model: Any, task: Task, dtype: torch.dtype, effort: FitEf
             )
     from fedkin.models.adapters.scikit import ScikitLearner
 
-    return ScikitLearner(client, model, task)
+    return ScikitLearner(client, model, task, effort)
 
 
 def check_outputs(client: str, outputs: np.ndarray | torch.Tensor, points: int, task: Task) -> None:
     """Refuse a model whose outputs do not have the shape that all clients share."""
     found = int(np.prod(outputs.shape)) // max(points, 1)
     if len(outputs) != points or found != task.outputs:
-        wanted = f"{task.outputs} class probabilities" if task.one_label else f"{task.outputs} numbers"
         raise FedkinError(
-            f"client {client!r}: its model puts out {found} numbers per input, but all clients must agree on {wanted}; "
+            f"client {client!r}: its model puts out {found} numbers per input, but all clients must agree on {task.wanted}; "
             "change its last layer or its targets"
         )

@@ -1,4 +1,4 @@
-"""Torch modules as learners: full-batch RMSprop steps on the weighted loss."""
+"""Torch modules as learners: full-batch steps on the weighted loss, by any step rule and list of gradient terms."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedkin import steps
 from fedkin.errors import FedkinError
 from fedkin.models.adapters import Augmented, FitEffort, check_outputs
+from fedkin.steps import Rule
 from fedkin.task import Task
+from fedkin.task.discrepancy import discrepancy_of
 from fedkin.task.losses import loss_of
-
-
-def rmsprop_step(weights: Tensor, gradient: Tensor, square: Tensor, velocity: Tensor, effort: FitEffort) -> None:
-    """One step of RMSprop in place (`fedkin.steps`), after weight decay g ← g + λw."""
-    gradient = gradient.add(weights, alpha=effort.weight_decay) if effort.weight_decay else gradient
-    steps.rmsprop(weights, gradient, square, velocity, effort.rate, effort.smoothing, effort.momentum)
 
 
 class TorchLearner:
@@ -28,8 +23,9 @@ class TorchLearner:
     refits = False
     distils = False
 
-    def __init__(self, client: str, module: nn.Module, task: Task, dtype: torch.dtype) -> None:
+    def __init__(self, client: str, module: nn.Module, task: Task, dtype: torch.dtype, effort: FitEffort) -> None:
         self.client, self.task, self.dtype = client, task, dtype
+        self.loss, self.discrepancy = loss_of(task), discrepancy_of(task, effort.discrepancy)
         self.module = copy.deepcopy(module).to(dtype).eval()
         try:
             outputs = self._forward(np.zeros((2, *task.input_shape)))
@@ -39,12 +35,15 @@ class TorchLearner:
             ) from problem
         check_outputs(client, outputs, 2, task)
         self.trained = [p for p in self.module.parameters() if p.requires_grad]
-        self.squares = [torch.zeros_like(p) for p in self.trained]
-        self.velocities = [torch.zeros_like(p) for p in self.trained]
+        self.rule: Rule = effort.rule(self._weights())
 
     @property
     def model(self) -> Any:
         return self.module.eval()
+
+    def _weights(self) -> Tensor:
+        """What is trained, as one row (1, P)."""
+        return torch.cat([p.detach().reshape(-1) for p in self.trained])[None]
 
     def _tensor(self, x: np.ndarray) -> Tensor:
         return torch.as_tensor(x, dtype=torch.int64 if self.task.tokens else self.dtype)
@@ -55,28 +54,39 @@ class TorchLearner:
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         outputs = self._forward(x).double().reshape(len(x), self.task.outputs)
-        if self.task.one_label:
-            outputs = outputs.softmax(dim=1)
-        return outputs.numpy()
+        return self.task.linked(outputs).numpy()
 
     def improve(self, samples: Augmented, effort: FitEffort) -> None:
-        x, targets = self._tensor(samples.x), torch.as_tensor(samples.targets, dtype=self.dtype)
-        weight = torch.as_tensor(samples.weight / samples.own, dtype=self.dtype)
+        own, x, targets = samples.own, self._tensor(samples.x), torch.as_tensor(samples.targets, dtype=self.dtype)
+        weight, mine = torch.as_tensor(samples.weight / own, dtype=self.dtype), self.task.firm(targets[:own])
+        self.rule = self.rule if effort.keep else effort.rule(self._weights())
+        self.rule.rate = effort.rate
         self.module.train(len(x) > 1)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(effort.seed)
             for _ in range(effort.steps):
-                loss = (weight * loss_of(self.task)(self.module(x), targets)).sum()
-                gradients = torch.autograd.grad(loss, self.trained, allow_unused=True)
-                with torch.no_grad():
-                    for parameter, gradient, square, velocity in zip(
-                        self.trained, gradients, self.squares, self.velocities
-                    ):
-                        if gradient is not None:
-                            rmsprop_step(parameter, gradient, square, velocity, effort)
+                outputs = self.module(x).reshape(len(x), -1)
+                each = self.loss(outputs[:own], mine)
+                if len(x) > own:
+                    each = torch.cat([each, self.discrepancy.each(outputs[own:], targets[own:])])
+                self._step(torch.autograd.grad((weight * each).sum(), self.trained, allow_unused=True), effort)
+
+    def _step(self, slopes: tuple[Tensor | None, ...], effort: FitEffort) -> None:
+        """One step of the rule; what has no gradient stays as it is."""
+        weights = self._weights()
+        parts = [torch.zeros_like(p) if slope is None else slope for p, slope in zip(self.trained, slopes)]
+        row = torch.cat([part.reshape(-1) for part in parts])[None]
+        for term in effort.terms:
+            term.add(row, weights)
+        self.rule.step(weights, row)
+        with torch.no_grad():
+            moved = weights[0].split([p.numel() for p in self.trained])
+            for parameter, value, slope in zip(self.trained, moved, slopes):
+                if slope is not None:
+                    parameter.copy_(value.view_as(parameter))
 
     def _parts(self) -> list[Tensor]:
-        return [*self.module.state_dict().values(), *self.squares, *self.velocities]
+        return [*self.module.state_dict().values(), *self.rule.state.values()]
 
     def memory(self) -> np.ndarray:
         return np.concatenate([part.detach().double().reshape(-1).numpy() for part in self._parts()])

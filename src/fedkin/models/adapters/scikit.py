@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedkin.errors import FedkinError
 from fedkin.models.adapters import Augmented, FitEffort, check_outputs
+from fedkin.models.adapters.criteria import minimising
 from fedkin.task import Task
 
 
@@ -18,23 +21,25 @@ class ScikitLearner:
 
     Classifiers couple what `predict_proba` says; one without it is taken at its word (probability 1 for its answer).
     They are fitted to class probabilities by repeating a sample once per class, weighted by the probability, which is
-    the cross entropy with soft labels. A client that has seen a single class predicts that class.
+    the cross entropy with soft labels; of multi-label tasks, one estimator per column. A client that has seen a single
+    class predicts that class.
     """
 
     refits = True
 
-    def __init__(self, client: str, estimator: Any, task: Task) -> None:
-        self.client, self.template, self.task = client, estimator, task
+    def __init__(self, client: str, estimator: Any, task: Task, effort: FitEffort) -> None:
+        self.client, self.task = client, task
         kind = getattr(estimator, "_estimator_type", None) or _declared_type(estimator)
         if kind in ("classifier", "regressor") and kind != ("classifier", "regressor")[task.numeric]:
-            wanted = "a classifier" if task.one_label else "a regressor"
+            wanted = "a regressor" if task.numeric else "a classifier"
             raise FedkinError(
                 f"client {client!r}: {type(estimator).__name__} is a {kind}, but the task is {task.kind}; give {wanted}"
             )
+        self.template = minimising(client, estimator, task, effort.discrepancy)
         self.weights = weight_argument(estimator)
         self.distils = type(estimator).__module__.startswith(("sklearn.tree", "sklearn.ensemble"))
+        self.parts: list[Classifier] = []
         self.fitted: Any = None
-        self.classes = np.zeros(0, dtype=np.int64)
 
     @property
     def model(self) -> Any:
@@ -42,14 +47,19 @@ class ScikitLearner:
 
     def improve(self, samples: Augmented, effort: FitEffort) -> None:
         x, y, weight = samples.x.reshape(len(samples.x), -1), samples.targets, samples.weight
-        if self.task.one_label:
-            row, y = np.nonzero(y > 0)
-            x, weight = x[row], weight[row] * samples.targets[row, y]
-        elif y.shape[1] == 1:
-            y = y[:, 0]
-        keep = weight > 0
-        x, y, weight = x[keep], y[keep], weight[keep]
-        self.classes = np.unique(y) if self.task.one_label else self.classes
+        if self.task.numeric:
+            keep = weight > 0
+            self.fitted = self._fit(x[keep], y[keep, 0] if y.shape[1] == 1 else y[keep], weight[keep], effort)
+            return
+        self.parts = [self._classifier(x, pairs, effort) for pairs in pair_weights(samples, self.task)]
+        self.fitted = self.parts[0].fitted if self.task.one_label else PerColumn(self.parts)
+
+    def _classifier(self, x: np.ndarray, pairs: np.ndarray, effort: FitEffort) -> Classifier:
+        """A fit to every sample with every class, by the weights (n, C) of these pairs."""
+        row, y = np.nonzero(pairs > 0)
+        return Classifier(self._fit(x[row], y, pairs[row, y], effort), np.unique(y), pairs.shape[1])
+
+    def _fit(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, effort: FitEffort) -> Any:
         options: dict[str, np.ndarray] = {}
         if self.weights is not None:
             options = {self.weights: weight}
@@ -61,42 +71,84 @@ class ScikitLearner:
                 )
             chosen = systematic(weight, len(weight), np.random.default_rng(effort.seed))
             x, y = x[chosen], y[chosen]
-            self.classes = np.unique(y) if self.task.one_label else self.classes
         fitted = fresh(self.template, effort.seed)
-        if self.task.numeric or len(self.classes) > 1:
-            try:
-                fitted.fit(x, y, **options)
-            except FedkinError:
-                raise
-            except Exception as problem:
-                reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
-                raise FedkinError(
-                    f"client {self.client!r}: {type(self.template).__name__} cannot be fitted: {reason}"
-                ) from problem
-            self.classes = np.asarray(getattr(fitted, "classes_", self.classes))
-        self.fitted = fitted
+        if not self.task.numeric and len(np.unique(y)) == 1:
+            return fitted  # a single class is predicted without it
+        try:
+            return fitted.fit(x, y, **options)
+        except FedkinError:
+            raise
+        except Exception as problem:
+            reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
+            raise FedkinError(
+                f"client {self.client!r}: {type(self.template).__name__} cannot be fitted: {reason}"
+            ) from problem
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         flat = x.reshape(len(x), -1)
-        if self.task.numeric:
-            outputs = np.asarray(self.fitted.predict(flat), dtype=np.float64)
-            check_outputs(self.client, outputs, len(x), self.task)
-            return outputs.reshape(len(x), self.task.outputs)
-        table = np.zeros((len(x), self.task.outputs))
-        codes = self.classes.astype(np.int64)
-        if len(codes) == 1:
-            table[:, codes[0]] = 1
-        elif hasattr(self.fitted, "predict_proba"):
-            table[:, codes] = self.fitted.predict_proba(flat)
-        else:
-            table[np.arange(len(x)), np.asarray(self.fitted.predict(flat)).astype(np.int64)] = 1
-        return table
+        if not self.task.numeric:
+            return self.parts[0].chances(flat) if self.task.one_label else self.fitted.predict_proba(flat)
+        outputs = np.asarray(self.fitted.predict(flat), dtype=np.float64)
+        check_outputs(self.client, outputs, len(x), self.task)
+        return outputs.reshape(len(x), self.task.outputs)
 
     def memory(self) -> np.ndarray:
         return np.zeros(0)
 
     def recall(self, memory: np.ndarray) -> None:
         """Nothing: the fit is repeated instead."""
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A fitted classifier and the classes that it has seen, of so many."""
+
+    fitted: Any
+    seen: np.ndarray
+    classes: int
+
+    def chances(self, x: np.ndarray) -> np.ndarray:
+        """The probability of every class, (n, C)."""
+        table = np.zeros((len(x), self.classes))
+        codes = np.asarray(getattr(self.fitted, "classes_", self.seen)).astype(np.int64)
+        if len(codes) == 1:
+            table[:, codes[0]] = 1
+        elif hasattr(self.fitted, "predict_proba"):
+            table[:, codes] = self.fitted.predict_proba(x)
+        else:
+            table[np.arange(len(x)), np.asarray(self.fitted.predict(x)).astype(np.int64)] = 1
+        return table
+
+
+@dataclass(frozen=True)
+class PerColumn:
+    """The model of a multi-label task: a classifier of every 0/1 column."""
+
+    columns: Sequence[Classifier]
+
+    def predict_proba(self, x: np.ndarray) -> np.ndarray:
+        """The probability of a one in every column, (n, C)."""
+        return np.stack([column.chances(x)[:, 1] for column in self.columns], axis=1)
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Zeros and ones, (n, C)."""
+        return (self.predict_proba(x) > 0.5).astype(np.int64)
+
+
+def pair_weights(samples: Augmented, task: Task) -> Iterator[np.ndarray]:
+    """How much every sample counts with every class, (n, C); of multi-label tasks (n, 2) for one column after the other.
+
+    A client's own labels are smoothed and weighted as the loss says; what others said is taken as it is.
+    """
+    own = (np.arange(len(samples.x)) < samples.own)[:, None]
+    weight, smooth = samples.weight[:, None], task.label_smoothing * own
+    heavy = np.where(own, task.class_weight or np.ones(task.outputs), 1.0)
+    if task.one_label:
+        yield (samples.targets * (1 - smooth) + smooth / task.outputs) * heavy * weight
+        return
+    ones = samples.targets * (1 - smooth) + smooth / 2
+    for c in range(task.outputs):
+        yield np.stack([1 - ones[:, c], ones[:, c] * heavy[:, c]], axis=1) * weight
 
 
 def _declared_type(estimator: Any) -> str | None:
