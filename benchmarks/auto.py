@@ -26,8 +26,8 @@ from scipy.stats import binom, ttest_rel
 
 from fedkin import Federation, FedkinError, Result, algorithms, join, train
 from fedkin import auto as find
+from fedkin.federation.folds import folded
 from fedkin.files import write_json
-from fedkin.portfolio.folds import folded
 from fedkin.result.summary import summarise
 
 HERE = Path(__file__).resolve().parent
@@ -36,6 +36,7 @@ TRAINING: dict[str, Any] = {"steps": 10, "batch_size": 32}
 FIXED: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("fedavg", "fedavgft", "ditto", "fedamp", "ifca", "kin", "fedu", "fedpnp")},
     "pfedbayes": {"lr": 0.01, "zeta": 0.1, "steps": 5, "inner_steps": 2},
+    **{name: {} for name in ("fedfomo", "knnper", "pfedgraph")},
 }
 SIGNIFICANT = 0.025
 NEWCOMERS = 3

@@ -9,7 +9,20 @@ from typing import Any
 import numpy as np
 
 BEGIN, END = "<!-- tables: begin, written by benchmarks/auto.py -->", "<!-- tables: end -->"
-FIXED = ("fedavg", "fedavgft", "ditto", "fedamp", "ifca", "kin", "fedu", "fedpnp", "pfedbayes")
+FIXED = (
+    "fedavg",
+    "fedavgft",
+    "ditto",
+    "fedamp",
+    "ifca",
+    "kin",
+    "fedu",
+    "fedpnp",
+    "pfedbayes",
+    "fedfomo",
+    "knnper",
+    "pfedgraph",
+)
 RIVALS = ("local", *FIXED)
 HARM = 0.03
 """Goal: never more than this share of the clients significantly worse than both Locals."""

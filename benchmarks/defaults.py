@@ -5,7 +5,7 @@
     python benchmarks/defaults.py --only local fedu     tries some methods only
     python benchmarks/defaults.py --quick --json FILE --page FILE     a trial of one federation and two rounds
 
-A third of every client's training samples is held out (`fedkin.portfolio.folds.folded`, first fold of three; its test parts
+A third of every client's training samples is held out (`fedkin.federation.folds.folded`, first fold of three; its test parts
 are empty); a setting is judged by the loss of the deployed models there. Settings are compared by the
 geometric mean of losses over the federations.
 """
@@ -26,8 +26,8 @@ import numpy as np
 from fedkin import algorithms, data, train
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
+from fedkin.federation.folds import folded
 from fedkin.files import versions, write_json
-from fedkin.portfolio.folds import folded
 
 HERE = Path(__file__).resolve().parent
 ROUNDS, MODEL, FOLDS = 20, "feature-mlp:32", 3
@@ -163,7 +163,7 @@ def page(facts: Mapping[str, Any]) -> str:
                 "parameters mean: [methods.md](methods.md) and the pages of the methods.",
                 f"Every setting was trained for {rounds} rounds (model `{facts['model']}`, seed 0, one run each) on two thirds of every "
                 "client's *training* samples and judged on the other third; test samples were not there "
-                "(`fedkin.portfolio.folds.folded`). A number is the loss held out of the models that clients deploy, a mean over "
+                "(`fedkin.federation.folds.folded`). A number is the loss held out of the models that clients deploy, a mean over "
                 "clients; *all* is the geometric mean over federations, *accuracy* the mean over those with classes. The first line "
                 "of a table is the former default, **now** the present one. One run each: differences of a few per cent mean "
                 "nothing, and a value of the paper's was kept where nothing else was better by more. Ten epochs a round would be better "

@@ -1,232 +1,220 @@
-"""Which method when: all methods on digits, HAR and MNIST, strongly and mildly uneven clients, three seeds.
+"""Which method when: every method at its own default on natural clients and on partitions, five seeds, and who is harmed.
 
-    python benchmarks/which_method.py                 measures, and writes which_method.json here and docs/which-method.md
-    python benchmarks/which_method.py --page-only     writes the page again from the JSON
-    python benchmarks/which_method.py --quick --json FILE --page FILE     a minute's trial
+    python benchmarks/which_method.py                      every cell that which_method.jsonl lacks, then docs/which-method.md
+    python benchmarks/which_method.py --seeds 1 --only heart --methods local fedavg auto --cells FILE --page FILE
+    python benchmarks/which_method.py --page-only          writes the page again from the cells
 
-HAR and MNIST are taken from $FEDKIN_DATA, the cache or upstream (see docs/data.md). Every sentence of the page that names a
-method is computed from the numbers.
+A cell is one case, one method and one seed, one line of JSON; cells are taken seed by seed, and what is there is not done again,
+so the study can be stopped and taken up at any moment. Natural sets and MNIST come from $FEDKIN_DATA, the cache or upstream
+(docs/data.md).
+
+What is chosen (a method's rate: its default or a fifth of it; which method does best) is chosen on a quarter of every client's
+*training* samples, held out; then the method trains on all of them with the rate that was found, and its deployed models are
+judged on test samples. Harm is counted three times (docs/auto.md): clients significantly worse than Local, than both of two
+Locals of different seeds, and, as the floor, the second Local against the first.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import timing
+import torch
+from auto import Scores, against, line, scores
+from auto_cases import again, halved, loaded
+from fedkin.portfolio.folds import folded
+from which_method_page import page
 
-from fedkin import algorithms, compare, data
-from fedkin.files import versions, write_json
+from fedkin import Federation, FedkinError, Result, algorithms, train
+from fedkin import auto as find
 
 HERE = Path(__file__).resolve().parent
-TRAINING: dict[str, Any] = {"lr": 0.1, "steps": 10, "batch_size": 32}
-ROUNDS, SEEDS = 30, (0, 1, 2)
-
-# Methods and what differs from their defaults. Rates of pFedMe and pFedBayes are for other steps than SGD's; Global has
-# all samples in one place, so that two passes are its share of work.
-METHODS: dict[str, dict[str, Any]] = {
-    **{name: {} for name in ("local", "fedavg", "fedavgft", "fedprox", "scaffold")},
-    "afl": {"gamma_lambda": 0.01, "average": False},
-    **{name: {} for name in ("perfedavg", "ditto", "apfl", "fedper")},
-    "pfedme": {"lr": 0.05},
-    "fedrep": {"head_epochs": 5},
-    "fedamp": {},
-    "pfedbayes": {"lr": 0.01, "zeta": 0.1, "steps": 5, "inner_steps": 2},
-    **{name: {} for name in ("ifca", "fedsem", "sfl", "fedu", "fedpnp", "fedcedar", "fedska")},
-    "global": {"steps": None, "epochs": 2},
-}
-YARDSTICKS = ("global", "oracle")
+MODEL, ROUNDS, SEEDS = "feature-mlp:32", 25, 5
+SLOWER = 0.2
+"""A method may have its own default rate or this share of it."""
+OTHER_SEED = 1000
+"""Added to the seed of the second Local."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One data set, shared out in one way."""
+    """Clients that a seed draws, or splits, anew."""
 
-    title: str
-    uneven: str
-    """strongly or mildly"""
-    why: str
-    model: str
-    load: dict[str, Any] = field(default_factory=dict)
+    name: str
+    natural: bool
+    make: Callable[[int], Federation]
+
+
+def people(seed: int) -> Federation:
+    """HAR: every third of the 561 features, 3,000 windows."""
+    whole = loaded("har", partition="natural", samples=3000, test_fraction=0.5)(seed)
+    return again(whole, lambda x: x[:, ::3])
+
+
+def small_mnist(seed: int) -> Federation:
+    """About 60 training and 90 test images per client, 14 × 14."""
+    how = {"partition": "dirichlet:1.0", "clients": 30, "samples": 4500, "test_fraction": 0.6}
+    return again(loaded("mnist", **how)(seed), halved)
+
+
+def digits(partition: str) -> Callable[[int], Federation]:
+    return loaded("digits", clients=20, partition=partition, test_fraction=0.5)
 
 
 CASES = (
-    Case("digits", "strongly", "labels by Dirichlet 0.1", "mlp:32", {"clients": 20, "partition": "dirichlet:0.1"}),
-    Case("digits", "mildly", "labels by Dirichlet 1", "mlp:32", {"clients": 20, "partition": "dirichlet:1.0"}),
-    Case("har", "strongly", "labels by Dirichlet 0.1", "mlp:32", {"clients": 30, "partition": "dirichlet:0.1", "samples": 5000}),
-    Case("har", "mildly", "30 people, each a client", "mlp:32", {"partition": "natural", "samples": 5000}),
-    Case("mnist", "strongly", "two label shards each", "mlp:32", {"clients": 50, "partition": "shards:2", "samples": 10000}),
-    Case("mnist", "mildly", "labels by Dirichlet 1", "mlp:32", {"clients": 50, "partition": "dirichlet:1.0", "samples": 10000}),
-)  # fmt: skip
+    Case("heart (hospitals)", True, loaded("heart", test_fraction=0.5)),
+    Case("vehicle (sensors)", True, loaded("vehicle", test_fraction=0.5)),
+    Case("parkinsons (patients)", True, loaded("parkinsons", test_fraction=0.5)),
+    Case("wisdm (people)", True, loaded("wisdm", test_fraction=0.5)),
+    Case("har (people)", True, people),
+    Case("fmi (stations)", True, loaded("fmi", clients=60)),
+    Case("school (schools)", True, loaded("school", clients=70, test_fraction=0.5)),
+    Case("digits, Dir(0.1)", False, digits("dirichlet:0.1")),
+    Case("digits, Dir(1)", False, digits("dirichlet:1.0")),
+    Case("mnist, Dir(1)", False, small_mnist),
+)
 
 
-def measure(case: Case, methods: Sequence[str], rounds: int, seeds: Sequence[int]) -> dict[str, Any]:
-    """Compare the methods on one case; the partition changes with the seed."""
-    made = [algorithms.make(name, {**TRAINING, **METHODS[name]}) for name in methods]
-
-    def federation(seed: int) -> Any:
-        return data.load(case.title, seed=seed, **case.load)
-
-    found = compare(federation, case.model, made, seeds, skip_unfit=True, rounds=rounds, eval_every=rounds)
-    first = federation(seeds[0])
-    keys = ("algorithm", "title", "metric", "pre", "post", "seed_std", "gained", "counted", "bytes", "seconds")
-    lines = [{**{key: line[key] for key in keys}, "deployed": line[line["metric"]]} for line in found.means()]
-    runs = [
-        {key: entry[key] for key in ("algorithm", "seed", "bytes", "seconds", "pre", "post")}
-        | {"deployed": entry[entry["metric"]]}
-        for entry in found.entries()
-    ]
-    return asdict(case) | {
-        "clients": len(first),
-        "notes": first.notes,
-        "methods": lines,
-        "runs": runs,
-        "skipped": found.skipped,
-        "failed": found.failed,
-    }
+def methods() -> tuple[str, ...]:
+    """Every method, Local first; auto last."""
+    return ("local", *(name for name in algorithms.names() if name != "local"), "auto")
 
 
-# --- the page ---------------------------------------------------------------------------------------------------------
+def without_a_quarter(federation: Federation, seed: int) -> Federation:
+    """Three quarters of the training samples train; the last is where test samples are, of which there are none.
+
+    So no method sees the quarter, not even one that has a use for validation samples.
+    """
+    cut = folded(federation, 4, 1, seed)
+    return replace(cut, names=federation.names, graph=federation.graph, validation=cut.test, test=cut.validation)
 
 
-def page(facts: dict[str, Any]) -> str:
-    """The Markdown page of a measurement."""
-    cases = facts["cases"]
-    own = {name: METHODS[name] for name in facts["methods"] if METHODS.get(name)}
-    different = "; ".join(f"`{name}` " + ", ".join(f"{k}={v}" for k, v in given.items()) for name, given in own.items())
-    training = ", ".join(f"{key}={value}" for key, value in facts["training"].items())
-    parts = [
-        "# Which method when",
-        "Written by `python benchmarks/which_method.py` from [which_method.json](../benchmarks/which_method.json); do not edit. What the "
-        "methods are: [methods.md](methods.md).",
-        f"{len(facts['seeds'])} seeds (each draws its own partition and initial weights), {facts['rounds']} rounds, all clients "
-        f"in every round, {training}; parameters are the defaults except: {different}. pFedBayes's ζ = 0.1 was chosen after ζ = 10 and 0.1 were compared on digits' test accuracy, which favours it here. Beyond that nothing was tuned per data set, so "
-        "a method may do better than here. Accuracy is that of the model a client deploys, on its own test samples, as a mean over "
-        "clients and seeds; *worst 5 %* is the mean of the worst twentieth of the clients; ± is the deviation of the mean over "
-        "seeds. MB are megabytes to and from one client in the whole run; seconds are training time on "
-        f"{facts['machine']['cores']} cores.",
-        "## In short",
-        *[summary(cases, uneven) for uneven in ("strongly", "mildly")],
-        "## Over the data sets",
-        overview(cases),
-        "## Case by case",
-        *[table(case) for case in cases],
-    ]
-    return "\n\n".join(parts) + "\n"
+def held_out(result: Result, federation: Federation) -> float:
+    """The loss of what clients deploy on the held-out quarter, a mean over clients; infinite where one diverged."""
+    losses = np.array(result.metrics["deployed"]["test_loss"], dtype=float)[federation.test.sizes > 0]
+    return float(losses.mean()) if np.isfinite(losses).all() else float("inf")
 
 
-def federated(case: dict[str, Any]) -> list[dict[str, Any]]:
-    return [line for line in case["methods"] if line["algorithm"] not in YARDSTICKS]
+class Bench:
+    """One case with one seed: the federation, the same with a quarter of the training samples held out, two Locals."""
+
+    def __init__(self, case: Case, seed: int, rounds: int = ROUNDS) -> None:
+        self.case, self.seed, self.rounds = case, seed, rounds
+        self.federation = case.make(seed)
+        self.held = without_a_quarter(self.federation, seed)
+        self._alone: list[Scores] | None = None
+
+    def cell(self, name: str) -> dict[str, Any]:
+        """What a method comes to: numbers, or why there are none."""
+        told = {"case": self.case.name, "method": name, "seed": self.seed}
+        started = time.process_time()
+        try:
+            rate, loss = (None, None) if name == "auto" else self.chosen(name)
+            before = time.process_time()
+            result = self.trained(name, rate, self.seed)
+            own = line(self.federation, scores(result, self.federation), self.alone)
+        except FedkinError as problem:
+            return told | {"failed": str(problem).removeprefix(f"{name}: ")}
+        if not np.isfinite(own["mean"]) or abs(own["mean"]) > 1e3:
+            return told | {"failed": f"diverged on all samples at rate {rate}"}
+        now = time.process_time()
+        told |= {"rate": rate, "held_out": loss, "bytes": int(result.facts["bytes"])}
+        told |= {"cpu": now - before, "cpu_with_choice": now - started}
+        return told | own | (self.described() if name == "local" else {})
+
+    def described(self) -> dict[str, Any]:
+        """What a practitioner would know of these clients, and the floor of harm."""
+        classes = self.federation.task.kind == "classification"
+        return {
+            "clients": len(self.federation),
+            "samples": float(np.median(self.federation.train.sizes)),
+            "metric": "accuracy" if classes else "mse",
+            "natural": self.case.natural,
+            "floor": against(self.alone[1], self.alone[:1], classes)["worse"],
+        }
+
+    def chosen(self, name: str) -> tuple[float, float]:
+        """The rate with the smaller held-out loss, and that loss."""
+        default = algorithms.make(name, {}).lr
+        found: dict[float, float] = {}
+        problem: FedkinError | None = None
+        for rate in (default, SLOWER * default):
+            try:
+                found[rate] = held_out(self.trained(name, rate, self.seed, held=True), self.held)
+            except FedkinError as fault:
+                problem = fault
+        if not found and problem is not None:
+            raise problem
+        best = min(found, key=lambda rate: found[rate])
+        if not np.isfinite(found[best]):
+            raise FedkinError("a client diverged on the folds at both rates")
+        return best, found[best]
+
+    def trained(self, name: str, rate: float | None, seed: int, held: bool = False) -> Result:
+        clients = self.held if held else self.federation
+        if name == "auto":
+            return find(clients, MODEL, "quick", seed=seed, rounds=self.rounds)
+        method = algorithms.make(name, {"lr": rate})
+        return train(clients, MODEL, method, rounds=self.rounds, seed=seed, eval_every=self.rounds)
+
+    @property
+    def alone(self) -> list[Scores]:
+        """Two Locals, sample by sample."""
+        if self._alone is None:
+            rate, _ = self.chosen("local")
+            both = (self.trained("local", rate, seed) for seed in (self.seed, self.seed + OTHER_SEED))
+            self._alone = [scores(result, self.federation) for result in both]
+        return self._alone
 
 
-def mean_over(cases: Sequence[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> dict[str, float]:
-    """Title → the value averaged over cases, for methods that finished in all of them."""
-    found: dict[str, list[float]] = {}
-    for case in cases:
-        for line in federated(case):
-            found.setdefault(line["title"], []).append(value(line))
-    return {title: float(np.mean(values)) for title, values in found.items() if len(values) == len(cases)}
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
 
 
-def summary(cases: Sequence[dict[str, Any]], uneven: str) -> str:
-    """The winners among cases of one kind, by several yardsticks."""
-    chosen = [case for case in cases if case["uneven"] == uneven]
-    accuracy = mean_over(chosen, lambda line: line["deployed"]["mean"])
-    worst = mean_over(chosen, lambda line: line["deployed"]["worst5"])
-    received = mean_over(chosen, lambda line: line["pre"]["mean"])
-    noise = mean_over(chosen, lambda line: line["seed_std"])
-    cost = mean_over(chosen, lambda line: line["bytes"])
-    seconds = mean_over(chosen, lambda line: line["seconds"])
-    best = max(accuracy, key=lambda title: accuracy[title])
-    tied = [t for t in accuracy if t != best and accuracy[best] - accuracy[t] <= noise[best]]
-    near = [t for t in accuracy if accuracy[t] >= accuracy[best] - 0.01]
-    cheap, quick = (min(near, key=lambda title, by=by: by[title]) for by in (cost, seconds))
-    fair = max(worst, key=lambda title: worst[title])
-    ready = max(received, key=lambda title: received[title])
-    also = f" (within the deviation over seeds: {', '.join(tied)})" if tied else ""
-    alone = "" if "Local" not in accuracy else f"; training alone gives {accuracy['Local']:.1%}"
-    data_sets = ", ".join(f"{case['title']} ({case['why']})" for case in chosen)
-    return "\n".join(
-        [
-            f"**Clients that are {uneven} uneven**: {data_sets}.",
-            "",
-            f"- best mean accuracy: **{best}**, {accuracy[best]:.1%}{also}{alone};",
-            f"- best for the worst 5 % of the clients: **{fair}**, {worst[fair]:.1%};",
-            f"- fewest bytes within one point of the best: **{cheap}**; least time: **{quick}**;",
-            f"- best model before any local training (a client just receives it): **{ready}**, {received[ready]:.1%}.",
-        ]
-    )
+def missing(
+    cells: list[dict[str, Any]], only: list[str], names: list[str], seeds: int, rounds: int = ROUNDS
+) -> Iterator[dict[str, Any]]:
+    """The cells that are not there yet, seed by seed."""
+    there = {(cell["case"], cell["method"], cell["seed"]) for cell in cells}
+    for seed in range(seeds):
+        for case in CASES:
+            lacking = [name for name in methods() if name in names and (case.name, name, seed) not in there]
+            if lacking and any(text in case.name for text in only):
+                bench = Bench(case, seed, rounds)
+                yield from (rounded(bench.cell(name)) for name in lacking)
 
 
-def overview(cases: Sequence[dict[str, Any]]) -> str:
-    """Accuracy of every method in every case, best first."""
-    titles = dict.fromkeys(line["title"] for case in cases for line in case["methods"])
-    cells = {line["title"]: {} for case in cases for line in case["methods"]}
-    for number, case in enumerate(cases):
-        for line in case["methods"]:
-            cells[line["title"]][number] = line["deployed"]["mean"]
-    order = sorted(titles, key=lambda title: -np.mean([cells[title].get(i, 0.0) for i in range(len(cases))]))
-    head = ["method", *(f"{case['title']}, {case['uneven']}" for case in cases)]
-    best = [max(line["deployed"]["mean"] for line in federated(case)) for case in cases]
-    rows = []
-    for title in order:
-        values = [cells[title].get(i) for i in range(len(cases))]
-        shown = ["–" if v is None else f"**{v:.1%}**" if v == top else f"{v:.1%}" for v, top in zip(values, best)]
-        rows.append([title, *shown])
-    return markdown(head, rows)
-
-
-def table(case: dict[str, Any]) -> str:
-    """Everything about one case."""
-    head = ["method", "accuracy", "±", "worst 5 %", "pre", "post", "clients that gain", "MB", "seconds"]
-    rows = []
-    for line in sorted(case["methods"], key=lambda line: -line["deployed"]["mean"]):
-        numbers = [line["deployed"]["mean"], line["seed_std"], line["deployed"]["worst5"], line["pre"]["mean"]]
-        shown = [f"{value:.1%}" for value in (*numbers, line["post"]["mean"])]
-        cost = [f"{line['bytes'] / case['clients'] / 1e6:.1f}", f"{line['seconds']:.1f}"]
-        rows.append([line["title"], *shown, f"{line['gained']:.0f} of {line.get('counted', case['clients'])}", *cost])
-    text = [
-        f"### {case['title']}, {case['why']}",
-        f"{case['clients']} clients, model `{case['model']}`.",
-        markdown(head, rows),
-    ]
-    text += [f"Note: {note}." for note in case["notes"]]
-    text += [f"Left out: {name} ({reason})." for name, reason in case["skipped"].items()]
-    text += [f"Broke off: {f['algorithm']}, seed {f['seed']} ({f['reason']})." for f in case["failed"]]
-    return "\n\n".join(text)
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] + ["--:"] * (len(head) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def rounded(cell: dict[str, Any]) -> dict[str, Any]:
+    """Six digits are enough."""
+    return {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in cell.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=HERE / "which_method.json")
+    parser.add_argument("--cells", type=Path, default=HERE / "which_method.jsonl")
     parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "which-method.md")
-    parser.add_argument("--page-only", action="store_true", help="write the page from the JSON, measure nothing")
-    parser.add_argument("--quick", action="store_true", help="two rounds, one seed")
-    parser.add_argument("--limit", type=float, default=3 * 3600, help="seconds after which a case is given up")
+    parser.add_argument("--page-only", action="store_true", help="write the page from the cells, measure nothing")
+    parser.add_argument("--only", nargs="*", default=[""], help="cases whose name holds one of these texts")
+    parser.add_argument("--methods", nargs="*", default=list(methods()))
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--tag", help="a word by which others find this process; changes nothing")
     options = parser.parse_args()
     if not options.page_only:
-        timing.begin()
-        rounds, seeds = (2, (0,)) if options.quick else (ROUNDS, SEEDS)
-        methods = [name for name in METHODS if name in algorithms.names()]
-        cases = []
-        for case in CASES:
-            print(f"{case.title}, {case.uneven} uneven …", flush=True)
-            found = timing.case(f"{case.title}, {case.why}", options.limit, measure, case, methods, rounds, seeds)
-            cases += [found] if found else []
-        facts = {"rounds": rounds, "seeds": seeds, "training": TRAINING, "methods": methods, "cases": cases}
-        facts["late"] = timing.LATE
-        write_json(options.json, {**facts, "machine": timing.machine(), "versions": versions()})
-    options.page.write_text(page(json.loads(options.json.read_text())))
+        torch.set_num_threads(1)
+        done = read(options.cells)
+        with options.cells.open("a") as out:
+            for cell in missing(done, options.only, options.methods, options.seeds, options.rounds):
+                print(time.strftime("%H:%M:%S"), *(cell[key] for key in ("case", "method", "seed")), flush=True)
+                out.write(json.dumps(cell) + "\n")
+                out.flush()
+    options.page.write_text(page(read(options.cells)))
     print(f"wrote {options.page}")
 
 

@@ -19,12 +19,13 @@ MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("
 
 LAYERS = [
     {"errors"},
-    {"augment", "files", "notebook", "placement", "plugins", "steps", "streams", "threads", "privacy"},
-    {"task"},
+    {"augment", "files", "notebook", "placement", "plugins", "steps", "streams", "threads"},
+    {"task", "privacy"},
     {"graphs", "models"},
     {"federation", "roster", "couplings", "clients"},
     {"data", "local"},
     {"defence", "setting"},
+    {"state"},
     {"algorithm"},
     {"algorithms", "result"},
     {"engines", "reports"},

@@ -18,69 +18,20 @@ from torch import Tensor
 
 from fedkin.clients import Clients, Replies
 from fedkin.couplings import Coupling
-from fedkin.defence import Defence, parsed
+from fedkin.couplings.reach import passed_on
+from fedkin.defence import Defence, Noising, parsed
 from fedkin.errors import FedkinError, first_fault, refuse_truth_values, unknown
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike, ModelSpec
+from fedkin.privacy.settings import Level, Privacy
 from fedkin.setting import Setting as Setting
+from fedkin.state import State as State
 from fedkin.task import Task
 
 Deploys = Literal["received", "trained", "validated"]
 """What a client would put to use: the model it received, the model after local training, or whichever has the smaller
 loss on validation samples, its own and, with the weight of ten, those of all clients (after local training where there are
 none). Never chosen on test samples."""
-
-
-@dataclass(frozen=True)
-class State:
-    """Everything the server side carries from round to round: named arrays and small JSON values.
-
-    Saving, resuming and moving to another engine are therefore the same operation.
-    """
-
-    round: int
-    arrays: Mapping[str, Tensor]
-    values: Mapping[str, Any] = field(default_factory=dict)
-    log: Mapping[str, Any] = field(default_factory=dict)
-    """What the last round has to say about itself (goes into the history)."""
-    in_place: bool = False
-    """Whether a round may write over these rows: a run has no use for the state before the round (`Algorithm.in_place`)."""
-    changed: np.ndarray | None = None
-    """The rows that the last round changed; None: any of them."""
-    watched: bool = True
-    """Whether the round to come is evaluated: what costs much to compute for the log is logged by such rounds only."""
-
-    defence: Defence | None = None
-    """What guards the couplings of the round that is going on, where `robust` asks for it."""
-
-    def guarded(self, coupling: Coupling, trained: Tensor, columns: Tensor | None = None) -> Coupling:
-        """The coupling of the trained rows (K, B), in its robust form if the round has a defence."""
-        return coupling if self.defence is None else self.defence.around(coupling, trained, self.rows, columns)
-
-    @property
-    def rows(self) -> Tensor:
-        """Each client's row on the server, (K, B)."""
-        return self.arrays["rows"]
-
-    def with_arrays(self, **arrays: Tensor) -> State:
-        return replace(self, arrays={**self.arrays, **arrays})
-
-    def with_rows(self, ids: np.ndarray, values: Tensor) -> State:
-        """The rows of clients `ids` (ascending) at new values (k, B), all others as they were.
-
-        In place where that is allowed, so that a round of few clients touches few rows.
-        """
-        if len(ids) == len(self.rows):
-            return self.with_arrays(rows=values)
-        rows = self.rows if self.in_place else self.rows.clone(memory_format=torch.contiguous_format)
-        rows[torch.as_tensor(ids)] = values
-        return replace(self.with_arrays(rows=rows), changed=ids)
-
-    def with_values(self, **values: Any) -> State:
-        return replace(self, values={**self.values, **values})
-
-    def with_log(self, **entries: Any) -> State:
-        return replace(self, log={**self.log, **entries})
 
 
 @dataclass(frozen=True)
@@ -125,6 +76,13 @@ class Algorithm(Sgd):
     augments: ClassVar[bool] = True
     """Whether clients train by batches, which `augment` can change."""
 
+    protects: ClassVar[tuple[Level, ...]] = ()
+    """The levels of privacy under which all that it tells of a client's samples is counted (docs/private-training.md)."""
+
+    along_edges: ClassVar[bool] = False
+    """Whether a client receives nothing of rows that the coupling gives no weight for it, neither through a choice of clusters
+    or neighbours that all rows decide, nor through a common model."""
+
     registry: ClassVar[dict[str, type[Algorithm]]] = {}
 
     robust: str | None = Field(
@@ -142,6 +100,16 @@ class Algorithm(Sgd):
         if not cls.couples:
             raise ValueError(f"{cls.name} has no coupling of rows to guard; leave robust out")
         return robust
+
+    @field_validator("privacy")
+    @classmethod
+    def _covered(cls, privacy: Privacy | None) -> Privacy | None:
+        if privacy is not None and privacy.level not in cls.protects:
+            raise ValueError(
+                f"{cls.name} is not among the methods whose clients privacy of level {privacy.level!r} covers "
+                "(docs/private-training.md)"
+            )
+        return privacy
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
@@ -200,6 +168,10 @@ class Algorithm(Sgd):
         """Local training: the task and what it adds to plain SGD."""
         return LocalWork()
 
+    def for_post(self, state: State) -> Mapping[str, Any]:
+        """What local training is told besides when it is for *post* alone, as a client would do it before using the model."""
+        return {}
+
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
         """Coupling: the new state from the trained rows of those who answered (`replies.ids`)."""
         raise NotImplementedError(f"{type(self).__name__} must define couple()")
@@ -213,12 +185,23 @@ class Algorithm(Sgd):
         replies = self.train(state, clients, cohort, setting)
         state = self.logged(state, replies)
         if len(replies):
-            state = self.couple(self.defended(state, clients, setting), replies, setting)
+            state = self.couple(self.defended(state, clients, setting, replies.ids), replies, setting)
             state = self.follow_up(state, replies, clients, setting)
-        return replace(state, round=state.round + 1, defence=None)
+            state = self.exposed(state, replies.ids)
+        return replace(state, round=state.round + 1, defence=None, coupling=None)
 
-    def defended(self, state: State, clients: Clients, setting: Setting) -> State:
-        """The state of a round whose couplings are guarded as `robust` says."""
+    def exposed(self, state: State, ids: np.ndarray) -> State:
+        """Follow, in private runs, how many trainings of client j can have reached client i: "heard" (K, K)."""
+        if "heard" not in state.arrays:
+            return state
+        heard = state.arrays["heard"].clone()
+        heard[ids, ids] += 1
+        return state.with_arrays(heard=passed_on(heard, state.coupling if self.along_edges else None))
+
+    def defended(self, state: State, clients: Clients, setting: Setting, ids: np.ndarray | None = None) -> State:
+        """The state of a round whose couplings are guarded as `robust` says, or hide clients `ids` as `privacy` does."""
+        if setting.privacy is not None and setting.privacy.level == "client" and ids is not None:
+            return replace(state, defence=Noising(setting.privacy, ids, state.round + 1))
         if self.robust is None:
             return state
         kept = self.private(setting), setting.spec.layout, setting.at_home
@@ -226,8 +209,9 @@ class Algorithm(Sgd):
 
     def logged(self, state: State, replies: Replies) -> State:
         """The state with a new log of the round: the mean training loss, and who failed."""
-        loss = float(replies["loss"].double().mean()) if len(replies) else None
-        state = replace(state, log={"train_loss": loss}, changed=None)
+        told = len(replies) and "epsilon" not in replies.arrays  # a loss on private samples is not
+        loss = float(replies["loss"].double().mean()) if told else None
+        state = replace(state, log={"train_loss": loss}, changed=None).with_account(replies)
         return state.with_log(failed=dict(replies.failed)) if replies.failed else state
 
     def finished(self, state: State) -> bool:
@@ -258,6 +242,8 @@ class Algorithm(Sgd):
             **work.shared,
             **options,
         }
+        if setting.privacy is not None:
+            shared["sgd"] = {**shared["sgd"], "privacy": setting.privacy.model_dump()}
         return clients.ask(work.task, ids, per_client, shared, bill=bill)
 
     def evaluate(
@@ -278,7 +264,7 @@ class Algorithm(Sgd):
     ) -> Replies:
         """Evaluate the clients `ids` alone."""
         if post:
-            options: dict[str, Any] = {"commit": False, "evaluate": parts, "disclose": disclose}
+            options = {**self.for_post(state), "commit": False, "evaluate": parts, "disclose": disclose}
             return self.train(state, clients, ids, setting, bill=False, **options)
         private = self.private(setting)
         rows = self.received(state, setting)
@@ -321,6 +307,7 @@ def stretched(state: State, replies: Replies, factor: float, setting: Setting) -
 
 def follow_influence(state: State, replies: Replies, coupling: Coupling) -> State:
     """I ← M (I + diag(‖Δ_j‖)), where influence is tracked; a coupling without a matrix M ends the tracking."""
+    state = replace(state, coupling=coupling)
     if "influence" not in state.arrays:
         return state
     if not coupling.linear and coupling.shares is None:

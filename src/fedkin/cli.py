@@ -23,6 +23,7 @@ from fedkin.commands import (
     deploy,
     graph,
     predict,
+    privacy,
     report,
     reproduce,
     run,
@@ -96,6 +97,7 @@ COMMANDS = (
     report.report,
     predict.predict,
     runs.runs,
+    privacy.privacy,
     reproduce.reproduce,
 )
 for command in (*COMMANDS, algorithms.algorithms):

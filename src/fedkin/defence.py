@@ -1,4 +1,4 @@
-"""Defence: what `robust` asks for, around the coupling of a round."""
+"""Defence: what `robust` or client-level `privacy` asks for, around the coupling of a round."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from torch import Tensor
 
 from fedkin.clients import Clients
 from fedkin.couplings import Coupling, aggregation
+from fedkin.couplings.noisy import Noisy
 from fedkin.couplings.robust import NormBounded, Robust, RobustRule, clipping, replacing
 from fedkin.errors import FedkinError, unknown
 from fedkin.local.transfer import TRANSFER, in_pieces
 from fedkin.models import Layout
+from fedkin.privacy.settings import Privacy
+from fedkin.streams import Streams
 
 EVIDENCE, NORM = "evidence", "norm"
 RULES: dict[str, tuple[Callable[..., RobustRule], float | None, tuple[float, float]]] = {
@@ -67,6 +70,21 @@ def rule_for_letters(robust: str) -> RobustRule:
     if name == EVIDENCE:
         return clipping(3.0)  # weights have fallen already
     return clipping(strength or 0.0) if name == NORM else rule_of(robust)
+
+
+@dataclass(frozen=True)
+class Noising:
+    """Clients `ids` are hidden as a whole: their updates clipped, and noise added that fits the coupling of the round."""
+
+    privacy: Privacy
+    ids: np.ndarray
+    round: int
+
+    def around(self, coupling: Coupling, trained: Tensor, before: Tensor, columns: Tensor | None = None) -> Coupling:
+        """The private form of a coupling of `trained` rows (K, B), which clients began at `before`."""
+        start, seed = before if columns is None else before[:, columns], self.privacy.insecure_noise_seed
+        word = None if seed is None else Streams(seed).integer("coupling noise", self.round)
+        return Noisy(coupling, start, self.ids, self.privacy.clip, self.privacy.client_noise, word)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelSpec
 from fedkin.models.frozen import matching
+from fedkin.privacy.settings import Privacy
 from fedkin.streams import Streams, client_keys
 from fedkin.task import Task
 
@@ -33,6 +34,8 @@ class Setting:
     """What the maker of the data knows of its clients (`Federation.truth`): for oracles alone."""
     rounds: int = 0
     """How many rounds the run has, for methods that do something at a share of them."""
+    privacy: Privacy | None = None
+    """The privacy that is asked for, with what the budget must last for and the place of the ledger."""
     whole: ModelSpec | None = None
     """The model with all its tensors, where `spec` lacks those that the run keeps at home."""
     home: tuple[str, ...] = ()

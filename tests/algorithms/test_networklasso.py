@@ -85,3 +85,44 @@ def test_those_who_sit_out_keep_their_rows(federation: Any, run: Any) -> None:
     done = run(federation, "mlp:4", method, rounds=1, cohort=2)
     out = [k for k in range(4) if k not in method.cohort(1, 2, done.setting)]
     assert torch.equal(done.state.rows[out[0]], done.setting.spec.initial_row(done.setting.streams))
+
+
+@pytest.mark.parametrize("lam", [0.05, 0.5])
+def test_primal_dual_steps_end_where_admm_does(run: Any, lam: float) -> None:
+    federation, graph = two_groups()
+    method = NetworkLasso(lr=0.1, steps=10, batch_size=100, lam=lam, update="primal-dual")
+    done = run(federation, "linear", method, graph=graph, rounds=150, eval_every=150)
+    assert np.allclose(done.state.rows.numpy(), by_admm(federation, lam), atol=2e-4)
+
+
+def test_a_primal_dual_round_is_the_authors(run: Any) -> None:
+    """Two rounds by hand: exact proximal steps of quadratics, the dual step at 2W′ − W, the projection."""
+    federation, graph = two_groups()
+    lam, most = 0.5, 3  # client 2 has three neighbours
+    method = NetworkLasso(lr=0.1, steps=400, batch_size=100, lam=lam, update="primal-dual")
+    done = run(federation, "linear", method, graph=graph, rounds=2)
+    w = np.tile(done.setting.spec.initial_row(done.setting.streams).numpy(), (6, 1)).astype(float)
+    edges = sorted((i, j, a) for i, j, a in EDGES)
+    u = np.zeros((len(edges), 2))
+    for _ in range(2):
+        new = w.copy()
+        for k in range(6):
+            x, y = federation.train[k]
+            pull = sum(u[e] * ((i == k) - (j == k)) for e, (i, j, _) in enumerate(edges))
+            left = 2 * x.T @ x / len(y) + most * np.eye(2)
+            new[k] = np.linalg.solve(left, 2 * x.T @ y.ravel() / len(y) + most * (w[k] - pull / most))
+        for e, (i, j, a) in enumerate(edges):
+            ahead = u[e] + 0.5 * ((2 * new[i] - w[i]) - (2 * new[j] - w[j]))
+            u[e] = ahead * min(1.0, lam * a / np.linalg.norm(ahead))
+        w = new
+    assert np.allclose(done.state.rows.numpy(), w, atol=1e-4)
+    assert np.allclose(done.state.arrays["dual"].numpy(), u, atol=1e-4)
+
+
+def test_edges_of_those_who_sit_out_keep_their_duals(run: Any) -> None:
+    federation, graph = two_groups()
+    method = NetworkLasso(lr=0.1, steps=2, lam=0.5, update="primal-dual")
+    done = run(federation, "linear", method, graph=graph, rounds=1, cohort=3)
+    there = set(method.cohort(1, 3, done.setting).tolist())
+    moved = done.state.arrays["dual"].norm(dim=1).numpy() > 0
+    assert moved.tolist() == [i in there and j in there for i, j, _ in sorted(EDGES)]

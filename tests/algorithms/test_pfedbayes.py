@@ -2,14 +2,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import softplus
 
-from fedkin.algorithms.pfedbayes import PFedBayes, divergence, divergence_slopes
+from fedkin.algorithms.pfedbayes import PFedBayes, divergence, posterior_slopes, prior_slopes
 from fedkin.errors import FedkinError
 from fedkin.steps import AdamRule
 
@@ -25,9 +24,14 @@ def test_divergence_is_the_gaussian_one_and_its_gradients_are_right() -> None:
     value = divergence(q, p)
     exact = kl_divergence(Normal(q[:, :3], softplus(q[:, 3:])), Normal(p[:, :3], softplus(p[:, 3:]))).sum(dim=1)
     assert torch.allclose(value, exact)
-    slopes = torch.autograd.grad(value.sum(), (q, p))
-    for found, expected in zip(divergence_slopes(q.detach(), p.detach()), slopes):
-        assert torch.allclose(found, expected)
+    slopes, epsilon, zeta = beliefs(2)[:, :3], beliefs(3)[:, :3], torch.tensor([[0.7], [0.2]], dtype=torch.float64)
+    drawn = ((q[:, :3] + softplus(q[:, 3:]) * epsilon) * slopes).sum(dim=1)
+    (expected,) = torch.autograd.grad((drawn + zeta[:, 0] * value).sum(), q, retain_graph=True)
+    deviation, precision = softplus(q[:, 3:]).detach(), softplus(p[:, 3:]).detach() ** -2
+    found = torch.empty_like(q)
+    posterior_slopes(q.detach(), p.detach(), zeta, slopes, epsilon, deviation, precision, found)
+    assert torch.allclose(found, expected, atol=1e-12)
+    assert torch.allclose(prior_slopes(q.detach(), p.detach()), torch.autograd.grad(value.sum(), p)[0], atol=1e-12)
     assert torch.allclose(divergence(p, p), torch.zeros(2, dtype=torch.float64))
 
 
@@ -53,14 +57,14 @@ def test_two_rounds_of_the_plain_loop(federation: Any, plain: Any, run: Any, mod
         for k in method.cohort(t, 3, done.setting):
             q, p = own[k].clone().requires_grad_(), common.clone().requires_grad_()
             personal, prior = torch.optim.Adam([q], lr=0.02), torch.optim.Adam([p], lr=0.02)
-            draws = np.random.default_rng(int(plain.words(k, t)[0]))
+            draws = torch.Generator().manual_seed(int(plain.words(k, t)[0]) >> 1)
 
             def gap(q: torch.Tensor = q, p: torch.Tensor = p) -> torch.Tensor:
                 return kl_divergence(Normal(q[:n], softplus(q[n:])), Normal(p[:n], softplus(p[n:]))).sum()
 
             for x, y in plain.batches(k, method, t):
                 for _ in range(2):
-                    theta = q[:n] + softplus(q[n:]) * torch.from_numpy(draws.standard_normal(n))
+                    theta = q[:n] + softplus(q[n:]) * torch.empty(n, dtype=torch.float64).normal_(generator=draws)
                     personal.zero_grad()
                     (plain.loss(theta, x, y) + 0.7 / plain.sizes[k] * gap()).backward()
                     personal.step()

@@ -1,48 +1,67 @@
-"""The page "which method when" is what its generator makes of the committed numbers."""
+"""The page "which method when" is what its generator makes of the committed cells."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 
-from fedkin.files import plain
-
 ROOT = Path(__file__).parents[2]
+NAMES = ("auto", "auto_cases", "auto_page", "which_method", "which_method_page")
 
 
 @pytest.fixture
-def generator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def generator(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    spec = importlib.util.spec_from_file_location("which_method", ROOT / "benchmarks" / "which_method.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "which_method", module)
-    spec.loader.exec_module(module)
-    return module
+    for name in NAMES:
+        sys.modules.pop(name, None)
+    return importlib.import_module("which_method")
 
 
-def test_a_small_measurement_becomes_a_page(generator: ModuleType) -> None:
-    cases = [c for c in generator.CASES if c.title == "digits"]
-    methods = ["local", "fedavg", "fedavgft"]
-    found = [plain(generator.measure(case, methods, rounds=2, seeds=(0, 1))) for case in cases]
-    facts = {"rounds": 2, "seeds": [0, 1], "training": {}, "methods": methods, "cases": found, "machine": {"cores": 2}}
-    text = generator.page(facts)
-    for line in found[0]["methods"]:
-        assert f"| {line['title']} | {line['deployed']['mean']:.1%} |" in text
-        seeds = [run["deployed"]["mean"] for run in found[0]["runs"] if run["algorithm"] == line["algorithm"]]
-        assert line["deployed"]["mean"] == pytest.approx(sum(seeds) / 2)
-    best = max(found[0]["methods"], key=lambda line: line["deployed"]["mean"])
-    assert f"- best mean accuracy: **{best['title']}**" in text
+@pytest.fixture
+def cells(generator: Any) -> list[dict[str, Any]]:
+    methods = ["local", "fedavg", "fedavgft", "mocha", "auto"]
+    found = generator.missing([], ["digits, Dir(1)"], methods, seeds=2, rounds=2)
+    return [json.loads(json.dumps(cell)) for cell in found]
 
 
-def test_the_committed_page_belongs_to_the_committed_numbers(generator: ModuleType) -> None:
-    numbers, page = ROOT / "benchmarks" / "which_method.json", ROOT / "docs" / "which-method.md"
-    assert numbers.exists() == page.exists()
-    if numbers.exists():
-        assert generator.page(json.loads(numbers.read_text())) == page.read_text()
+def test_a_small_study_becomes_a_page_and_is_not_done_twice(generator: Any, cells: list[dict[str, Any]]) -> None:
+    assert [(cell["seed"], cell["method"]) for cell in cells[:4]] == [(0, "local"), (0, "fedavg"), (0, "fedavgft"), (0, "mocha")]  # fmt: skip
+    assert list(generator.missing(cells, [""], ["local", "auto"], seeds=0)) == []
+    page = generator.page(cells)
+    assert "**Seeds computed: 2.**" in page
+    assert "MOCHA: mocha trains convex models only" in page
+    mean = np.mean([cell["mean"] for cell in cells if cell["method"] == "fedavgft"])
+    assert f"| FedAvg + fine-tuning | {100 * mean:.1f} |" in page
+    assert "**Seeds computed: 1.**" in generator.page(cells[:-1])  # a seed that lacks a cell does not count
+
+
+def test_what_is_chosen_is_chosen_on_training_samples(generator: Any) -> None:
+    case = next(case for case in generator.CASES if case.name == "digits, Dir(1)")
+    whole = case.make(0)
+    held = generator.without_a_quarter(whole, 0)
+    assert held.names == whole.names
+    assert held.validation.sizes.sum() == 0
+    for k in range(len(whole)):
+        own = {row.tobytes() for row in np.asarray(whole.train[k][0])}
+        assert {row.tobytes() for part in (held.train, held.test) for row in np.asarray(part[k][0])} <= own
+    assert (held.train.sizes + held.test.sizes == whole.train.sizes).all()
+
+
+def test_harm_is_counted_against_two_locals(generator: Any, cells: list[dict[str, Any]]) -> None:
+    for cell in cells:
+        if "mean" in cell:
+            assert 0 <= cell["worse_both"] <= cell["worse"] <= 20
+    local = cells[0]
+    assert (local["worse"], local["clients"], local["metric"]) == (0, 20, "accuracy")
+    assert local["floor"] >= 0
+
+
+def test_the_committed_page_belongs_to_the_committed_cells(generator: Any) -> None:
+    numbers, page = ROOT / "benchmarks" / "which_method.jsonl", ROOT / "docs" / "which-method.md"
+    assert generator.page(generator.read(numbers)) == page.read_text()

@@ -24,3 +24,11 @@ def test_prepare_reads_a_folder_into_the_cache(
 def test_prepare_from_a_folder_without_the_files_says_what_is_missing(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["data", "prepare", "svhn", "--from", str(tmp_path)])
     assert done.exit_code != 0
+
+
+def test_info_draws_who_holds_what(tmp_path: Path) -> None:
+    picture = tmp_path / "new" / "digits.svg"
+    done = CliRunner().invoke(app, ["data", "info", "digits", "--clients", "4", "--plot", str(picture)])
+    assert done.exit_code == 0, done.output
+    assert f"wrote {picture}" in done.output.replace("\n", "")
+    assert "training samples" in picture.read_text()

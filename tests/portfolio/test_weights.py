@@ -8,9 +8,13 @@ from scipy.optimize import minimize
 
 from fedkin import Federation
 from fedkin.engines.in_process import InProcess
+from fedkin.federation.folds import folded
 from fedkin.models import ModelSpec
-from fedkin.portfolio.folds import folded
-from fedkin.portfolio.weights import KAPPA, TEMPERATURES, Told, on_simplex, shrunken, tempered, weigh, without_small
+from fedkin.portfolio.evidence import SLOPES
+from fedkin.portfolio.kept import KeptMembers
+from fedkin.portfolio.search import EFFORTS, MemberSearch
+from fedkin.portfolio.simplex import minimised, on_simplex
+from fedkin.portfolio.weights import KAPPA, TEMPERATURES, Told, Weighed, shrunken, weigh, without_small
 from fedkin.streams import Streams
 
 from .conftest import sites
@@ -19,11 +23,28 @@ from .conftest import sites
 def gathered(
     federation: Federation, members: int, seed: int = 0
 ) -> tuple[InProcess, torch.Tensor, ModelSpec, Federation]:
-    cut = folded(federation, 3)
+    cut = folded(federation, 3, whole=True)
     spec = ModelSpec.of("mlr" if federation.task.kind == "classification" else "linear", federation.task, torch.float64)
     generator = torch.Generator().manual_seed(seed)
     models = torch.randn((3, len(federation), members, spec.layout.width), dtype=torch.float64, generator=generator)
     return InProcess(cut, spec, Streams(0)), 0.5 * models, spec, cut
+
+
+def said(clients: InProcess, models: torch.Tensor, spec: ModelSpec, federation: Federation) -> MemberSearch:
+    """The members of models (F, K, M, B), who have said what they think of held-out samples."""
+    how = federation.names, federation.task, spec, Streams(0), EFFORTS["standard"], 3, {}, 1, KeptMembers(None, {})
+    search = MemberSearch(clients, *how, lambda *_: None)
+    for m in range(models.shape[2]):
+        search.say(f"member {m}", models[:, :, m], range(3))
+    return search
+
+
+def weights_of(clients: InProcess, models: torch.Tensor, spec: ModelSpec, federation: Federation) -> Weighed:
+    search = said(clients, models, spec, federation)
+    members = [f"member {m}" for m in range(models.shape[2])]
+    warmth = search.warmth(members)
+    temperatures = np.ones(len(members)) if warmth is None else warmth
+    return weigh(search.told(members, range(3)), temperatures, federation.task.one_label)
 
 
 def predictions(
@@ -44,7 +65,7 @@ def test_the_pooled_weights_and_temperatures_minimise_the_held_out_loss() -> Non
     clients, models, spec, cut = gathered(federation, 3)
     slope = np.linalg.lstsq(federation.train.x, 2.0 * federation.train.y - 1, rcond=None)[0]
     models[:, :, :2, 6:12] += torch.from_numpy(3 * slope)  # two members know something, the third guesses
-    found = weigh(clients, models, classification=True)
+    found = weights_of(clients, models, spec, federation)
     data = [predictions(models, spec, cut, k, 5) for k in range(5)]
 
     def likelihood(k: int, temperatures: np.ndarray) -> np.ndarray:
@@ -89,7 +110,7 @@ def test_the_pooled_weights_and_temperatures_minimise_the_held_out_loss() -> Non
 def test_regression_weights_solve_the_penalised_least_squares_problem() -> None:
     federation = sites(clients=4, regression=True)
     clients, models, spec, cut = gathered(federation, 3)
-    found = weigh(clients, models * 0.3, classification=False)
+    found = weights_of(clients, models * 0.3, spec, federation)
     assert np.allclose(found.personal.sum(axis=1), 1)
     data = [predictions(models * 0.3, spec, cut, k, 4) for k in range(4)]
 
@@ -108,9 +129,9 @@ def test_regression_weights_solve_the_penalised_least_squares_problem() -> None:
 
 def test_a_member_that_diverged_for_a_client_gets_no_weight_there() -> None:
     federation = sites(clients=5)
-    clients, models, _, _ = gathered(federation, 3)
+    clients, models, spec, _ = gathered(federation, 3)
     models[1, 2, 1] = torch.nan
-    found = weigh(clients, models, classification=True)
+    found = weights_of(clients, models, spec, federation)
     assert found.personal[2, 1] == 0
     assert np.isfinite(found.personal).all()
     assert np.isfinite(found.gain).all()
@@ -118,21 +139,20 @@ def test_a_member_that_diverged_for_a_client_gets_no_weight_there() -> None:
 
 def test_what_is_fitted_without_a_group_does_not_depend_on_it() -> None:
     federation = sites(clients=3)
-    cut = folded(federation, 3)
-    spec, models = gathered(federation, 2)[2], gathered(federation, 2)[1]
-    before = Told(InProcess(cut, spec, Streams(0)), models, 1)
+    _, models, spec, cut = gathered(federation, 2)
+    members, weights = ["member 0", "member 1"], np.tile(np.array([0.4, 0.6]), (3, 4, 1))
+
+    def told() -> Told:
+        search = said(InProcess(cut, spec, Streams(0)), models, spec, federation)
+        return Told(search.clients, 3, range(3), members, temperatures=np.ones(2))
+
+    before = told().ask(SLOPES, weights)["slopes"]
     y = cut.validation.y.copy()
     y[cut.validation.offsets[0] : cut.validation.offsets[3]] ^= 1  # all labels of fold 0
     object.__setattr__(cut.validation, "y", y)
-    after = Told(InProcess(cut, spec, Streams(0)), models, 1)
-    weights = np.tile(np.array([0.4, 0.6]), (3, before.variants, 1))
-    one, two = (
-        t.ask("fedkin.portfolio.evidence:shares", weights, temperatures=torch.ones(2))["shares"]
-        for t in (before, after)
-    )
-    assert np.allclose(one[:, 0], two[:, 0])
-    assert not np.allclose(one[:, 1], two[:, 1])
-    assert np.array_equal(tempered(before).shape, (2,))
+    after = told().ask(SLOPES, weights)["slopes"]
+    assert np.allclose(before[:, 0], after[:, 0])
+    assert not np.allclose(before[:, 1], after[:, 1])
 
 
 def test_gains_shrink_to_the_mean_where_samples_say_little() -> None:
@@ -144,7 +164,39 @@ def test_gains_shrink_to_the_mean_where_samples_say_little() -> None:
     assert np.allclose(error, 0)
 
 
-def test_on_simplex_with_a_strong_prior_is_the_prior() -> None:
-    gram = np.diag([1.0, 2.0, 3.0])
-    prior = np.array([0.2, 0.3, 0.5])
-    assert np.allclose(on_simplex(gram, prior * 1e6), prior, atol=1e-3)
+def test_on_simplex_against_a_slow_solver() -> None:
+    rng = np.random.default_rng(0)
+    for scale in (1e-9, 1.0, 1e6):
+        root, linear = rng.normal(size=(20, 5, 5)), rng.normal(size=(20, 5))
+        gram, prior = np.einsum("nab,ncb->nac", root, root), scale * rng.random((20, 5))
+        found = on_simplex(gram, linear, prior)
+        for k in range(20):
+
+            def cost(w: np.ndarray, k: int = k, prior: np.ndarray = prior) -> float:
+                return float(w @ gram[k] @ w + linear[k] @ w - prior[k] @ np.log(np.maximum(w, 1e-12)))  # noqa: B023
+
+            total = {"type": "eq", "fun": lambda w: w.sum() - 1}
+            best = minimize(cost, np.full(5, 0.2), bounds=[(1e-9, 1)] * 5, constraints=total, options={"ftol": 1e-12})
+            assert cost(found[k]) <= best.fun + 1e-6 * (1 + abs(best.fun))
+    assert np.allclose(on_simplex(gram, linear, prior * 1e6), prior / prior.sum(axis=1, keepdims=True), atol=1e-3)
+
+
+def test_few_questions_find_the_best_mixture() -> None:
+    """−Σ log p·w has its minimum where EM ends, after a fraction of EM's questions."""
+    rng = np.random.default_rng(1)
+    p = np.exp(rng.normal(size=(2, 300, 6)))
+    asked = []
+
+    def ask(w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        asked.append(w)
+        mixed = np.einsum("nsm,nm->ns", p, w)
+        scaled = p / mixed[:, :, None]
+        return -np.log(mixed).mean(axis=1), -scaled.mean(axis=1), np.einsum("nsm,nsl->nml", scaled, scaled) / 300
+
+    found, value = minimised(ask, np.full((2, 6), 1 / 6), np.full((2, 6), 1e-6))
+    w = np.full((2, 6), 1 / 6)
+    for _ in range(20000):
+        w = w * np.einsum("nsm,ns->nm", p, 1 / np.einsum("nsm,nm->ns", p, w)) / 300
+    assert np.allclose(found, w, atol=2e-3)
+    assert np.allclose(value, ask(w)[0], atol=1e-6)
+    assert len(asked) < 15

@@ -7,6 +7,9 @@ import pytest
 
 import fedkin
 from fedkin.errors import FedkinError
+from fedkin.federation import Federation
+from fedkin.graphs import ClientGraph
+from fedkin.reports.figures import federation_map
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +68,17 @@ def test_axes_can_be_given(runs):
 
     _, ax = plt.subplots()
     assert runs[2].plot.curves(ax=ax) is ax
+
+
+def test_the_map_has_a_dot_per_client_and_a_line_per_edge() -> None:
+    samples = {name: (np.zeros((4, 2)), np.zeros(4)) for name in ("north", "south", "east")}
+    places = np.array([[70.0, 25.0], [60.0, 25.0], [65.0, 30.0]])
+    federation = Federation.from_arrays(samples, task="regression")
+    adjacency = np.array([[0, 0, 1], [0, 0, 2], [1, 2, 0]], dtype=float)
+    graph = ClientGraph(adjacency, federation.names)
+    ax = federation_map(replace(federation, truth={"coordinates": places}, graph=graph))
+    lines, dots = ax.collections
+    assert sorted(map(tuple, dots.get_offsets().tolist())) == [(25.0, 60.0), (25.0, 70.0), (30.0, 65.0)]
+    assert [segment.tolist() for segment in lines.get_segments()] == [[[25, 70], [30, 65]], [[25, 60], [30, 65]]]
+    with pytest.raises(FedkinError, match="places of these clients are not known"):
+        federation_map(federation)

@@ -15,6 +15,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
 from fedkin.local.training import Chunk, train_chunks
+from fedkin.privacy.settings import Planned
 
 
 class APFL(FedAvg):
@@ -36,6 +37,10 @@ class APFL(FedAvg):
 
     alpha: float = Field(0.5, ge=0, le=1, description="share α of the client's own model, at the start")
     adaptive: bool = Field(True, description="let every client learn its α")
+
+    def planned(self, rounds: int) -> Planned:
+        """A batch is asked for two gradients."""
+        return super().planned(rounds).model_copy(update={"queries": 2})
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         return LocalWork(f"{__name__}:apfl", shared={"alpha": self.alpha, "adaptive": self.adaptive})

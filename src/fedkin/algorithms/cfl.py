@@ -13,6 +13,7 @@ from fedkin.algorithm import Algorithm, Setting, State, mix, place
 from fedkin.clients import Replies
 from fedkin.couplings import ClusterAverage
 from fedkin.couplings.clustering import rand_index
+from fedkin.privacy.settings import Level
 
 
 class CFL(Algorithm):
@@ -38,6 +39,7 @@ class CFL(Algorithm):
 
     name: ClassVar[str] = "cfl"
     title: ClassVar[str] = "CFL"
+    protects: ClassVar[tuple[Level, ...]] = ("sample",)
 
     epsilon1: float = Field(0.4, ge=0, description="a cluster has settled when its mean update is shorter than this ε₁")
     epsilon2: float = Field(1.6, ge=0, description="… and splits if one of its clients' updates is longer than this ε₂")

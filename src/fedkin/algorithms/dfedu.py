@@ -18,6 +18,7 @@ from fedkin.defence import EVIDENCE, parsed, rule_for_letters
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
 from fedkin.local.transfer import judged_losses, losses_of, tried_models
+from fedkin.privacy.settings import Level
 
 PULL = f"{__name__}:dfedu"
 
@@ -38,6 +39,8 @@ class DFedU(LaplacianRegularised):
 
     name: ClassVar[str] = "dfedu"
     title: ClassVar[str] = "dFedU"
+    protects: ClassVar[tuple[Level, ...]] = ("sample",)
+    along_edges: ClassVar[bool] = True
     keeps: ClassVar[tuple[str, ...]] = ("edge_traffic",)
 
     def private(self, setting: Setting) -> tuple[str, ...]:

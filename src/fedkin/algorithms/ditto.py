@@ -15,6 +15,7 @@ from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
 from fedkin.local.terms import Pull
 from fedkin.local.training import train_rows
+from fedkin.privacy.settings import Planned
 
 
 class Ditto(FedAvg):
@@ -33,6 +34,11 @@ class Ditto(FedAvg):
     deploys: ClassVar[Deploys] = "trained"
 
     lam: float = Field(1.0, ge=0, description="pull λ of the personal model towards the global one")
+
+    def planned(self, rounds: int) -> Planned:
+        """Two models are trained."""
+        once = super().planned(rounds)
+        return once.model_copy(update={"epochs": 2 * once.epochs, "steps": 2 * once.steps})
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         return LocalWork(f"{__name__}:ditto", shared={"lam": self.lam})

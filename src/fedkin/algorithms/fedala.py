@@ -16,6 +16,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
 from fedkin.local.training import Chunk, train_chunks, train_rows
+from fedkin.privacy.settings import Level
 
 
 class FedALA(FedAvg):
@@ -37,6 +38,7 @@ class FedALA(FedAvg):
 
     name: ClassVar[str] = "fedala"
     title: ClassVar[str] = "FedALA"
+    protects: ClassVar[tuple[Level, ...]] = ()
     deploys: ClassVar[Deploys] = "trained"
 
     eta: float = Field(1.0, ge=0, description="rate η of the mixing weights")

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedkin.algorithm import Algorithm, Deploys, LocalWork, Setting, State, mix, place
 from fedkin.clients import Replies
 from fedkin.couplings import Mixing
+from fedkin.privacy.settings import Level
 
 
 class FedAMP(Algorithm):
@@ -30,6 +31,7 @@ class FedAMP(Algorithm):
 
     name: ClassVar[str] = "fedamp"
     title: ClassVar[str] = "FedAMP"
+    protects: ClassVar[tuple[Level, ...]] = ("sample",)
     deploys: ClassVar[Deploys] = "trained"
 
     alpha: float = Field(0.5, ge=0, le=1, description="share α of a cloud model that others can have at most")

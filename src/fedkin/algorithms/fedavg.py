@@ -12,6 +12,7 @@ from fedkin.algorithm import Algorithm, Setting, State, mix
 from fedkin.clients import Replies
 from fedkin.couplings import Average
 from fedkin.couplings.server_step import ServerOptimiser, server_step
+from fedkin.privacy.settings import Level
 
 
 class FedAvg(Algorithm):
@@ -28,6 +29,8 @@ class FedAvg(Algorithm):
 
     name: ClassVar[str] = "fedavg"
     title: ClassVar[str] = "FedAvg"
+    protects: ClassVar[tuple[Level, ...]] = ("sample", "client")
+    along_edges: ClassVar[bool] = True
     defence: ClassVar[str] = "evidence"
 
     server_optimiser: ServerOptimiser = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -10,12 +11,12 @@ from torch import Tensor
 
 from fedkin.algorithm import LocalWork, Setting, State
 from fedkin.algorithms.fedper import FedPer
-from fedkin.clients import Clients, Replies
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, private_columns, training_task
 from fedkin.local.terms import Mask
 from fedkin.local.training import train_rows
+from fedkin.privacy.settings import Planned
 
 
 class FedBABU(FedPer):
@@ -40,25 +41,16 @@ class FedBABU(FedPer):
     tune_epochs: int = Field(5, ge=1, description="passes over the client's data to fine-tune")
     tune: Literal["all", "head", "body"] = Field("all", description="what is fine-tuned")
 
+    def planned(self, rounds: int) -> Planned:
+        """Fine-tuning may take more epochs than a round."""
+        once = super().planned(rounds)
+        return once.model_copy(update={"epochs": max(once.epochs, self.tune_epochs)})
+
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         return LocalWork(f"{__name__}:fedbabu", shared={"part": "body"})
 
-    def evaluate_some(
-        self,
-        ids: np.ndarray,
-        state: State,
-        clients: Clients,
-        setting: Setting,
-        post: bool,
-        parts: list[str],
-        disclose: bool = False,
-    ) -> Replies:
-        """*Post* is the fine-tuned model."""
-        if not post:
-            return super().evaluate_some(ids, state, clients, setting, post, parts, disclose)
-        sgd = {**self.told(state.round + 1), "epochs": self.tune_epochs, "steps": None}
-        tuned: dict[str, Any] = {"part": self.tune, "sgd": sgd, "commit": False, "evaluate": parts}
-        return self.train(state, clients, ids, setting, bill=False, disclose=disclose, **tuned)
+    def for_post(self, state: State) -> Mapping[str, Any]:
+        return {"part": self.tune, "sgd": {**self.told(state.round + 1), "epochs": self.tune_epochs, "steps": None}}
 
 
 @training_task("fedbabu")

@@ -16,6 +16,7 @@ from fedkin.couplings.clustering import Labels, by_name, k_means, lasting_names,
 from fedkin.couplings.clusters import MEAN, ClusterPropagation, SimOn, averaging, cosines, handed_back, relate
 from fedkin.couplings.robust import in_the_crowd
 from fedkin.errors import FedkinError
+from fedkin.privacy.settings import Level
 from fedkin.streams import client_keys
 
 NAMED = 200
@@ -50,6 +51,7 @@ class FedCedar(Algorithm):
 
     name: ClassVar[str] = "fedcedar"
     title: ClassVar[str] = "FedCedar"
+    protects: ClassVar[tuple[Level, ...]] = ("sample",)
     deploys: ClassVar[Deploys] = "trained"
 
     clusters: int = Field(5, ge=1, description="clusters K; fewer are used when fewer clients answer")

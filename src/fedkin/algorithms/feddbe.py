@@ -20,6 +20,7 @@ from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
 from fedkin.local.training import Chunk, train_chunks, train_rows
 from fedkin.models.cut import cut
+from fedkin.privacy.settings import Level
 
 
 class FedDBE(FedAvg):
@@ -42,6 +43,7 @@ class FedDBE(FedAvg):
 
     name: ClassVar[str] = "feddbe"
     title: ClassVar[str] = "FedDBE"
+    protects: ClassVar[tuple[Level, ...]] = ()
     deploys: ClassVar[Deploys] = "trained"
 
     kappa: float = Field(5.0, ge=0, description="strength κ that draws the mean feature of a batch to the common mean")
@@ -65,8 +67,9 @@ class FedDBE(FedAvg):
 
 
 def drift(features: Tensor, goal: Tensor, weight: Tensor) -> Tensor:
-    """½‖mean(z) − z̄‖²/d for one batch of features (b, d) with weights (b,) that sum to 1; the goal (b, d) repeats z̄."""
-    return 0.5 * ((weight[:, None] * features).sum(dim=0) - goal[0]).square().mean()
+    """½‖mean(z) − z̄‖²/d, (…, 1), of batches (…, b, d) with weights (…, b) that sum to 1; the goal (…, b, d) repeats z̄."""
+    mean = (weight[..., None] * features).sum(dim=-2)
+    return 0.5 * (mean - goal[..., 0, :]).square().mean(dim=-1, keepdim=True)
 
 
 @training_task("feddbe")
@@ -81,29 +84,29 @@ def train_unbiased(shard: Shard, request: Request, rows: Tensor, counters: Tenso
     head, goal = linear_head(shard.spec, "feddbe"), shared["common_mean"].to(rows.dtype)
     vectors = shard.private("domain_bias", lambda: torch.zeros(tap.cut.size, dtype=rows.dtype))[ids]
 
-    def folded(rows: Tensor, vector: Tensor) -> Tensor:
-        """The network of each client that puts its vector (k, d) before the head: c + Wb for c."""
-        found = rows.clone()
-        found[:, head.biases] += torch.einsum("kcd,kd->kc", head.weight.view(rows), vector)
-        return found
+    def raised(rows: Tensor, vector: Tensor) -> Tensor:
+        """Wb (k, C): what a client's vector (k, d) before the head adds to the head's bias c."""
+        return torch.einsum("kcd,kd->kc", head.weight.view(rows), vector)
 
     def work(chunk: Chunk) -> Tensor:
         weights, own, terms = chunk.weights, vectors[chunk.place], settings.terms()
-        n, rule, own_rule = weights.shape[1], chunk.rule(), chunk.rule("vector", own)
+        rule, own_rule = chunk.rule(), chunk.rule("vector", own)
         slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
         total = chunk.rows.new_zeros(len(own))
         kernel = tap.kernels.get()
         kernel.noise = chunk.kernel.noise
         try:
             for a, x, y, share in chunk.batches():
-                there, g = folded(chunk.rows[:a], own[:a]), slopes[:a]
+                there, g = chunk.rows[:a], slopes[:a]
+                biases = there[:, head.biases].clone()
+                there[:, head.biases] += raised(there, own[:a])
                 counted = None if chunk.counters is None else chunk.counters[:a]
                 goals = goal.expand(a, x.shape[1], -1)
                 total[:a] += kernel.gradient(there, x, y, share, g, counted, goals, share)
-                chunk.rows[:a, n:] = there[:, n:]
+                there[:, head.biases] = biases
                 # With c' = c + Wb: ∂/∂W gains (∂/∂c') bᵀ, ∂/∂b = Wᵀ ∂/∂c'.
                 outer = g[:, head.biases]
-                own_slopes = torch.einsum("kcd,kc->kd", head.weight.view(chunk.rows[:a]), outer)
+                own_slopes = torch.einsum("kcd,kc->kd", head.weight.view(there), outer)
                 head.weight.view(g).add_(outer[:, :, None] * own[:a, None, :])
                 for term in terms:
                     term.add(g, weights[:a])
@@ -117,4 +120,6 @@ def train_unbiased(shard: Shard, request: Request, rows: Tensor, counters: Tenso
         return chunk.per_step(total)
 
     trained, loss = train_chunks(shard, ids, rows, settings, t, work, counters)
-    return Trained(trained, loss, personal=folded(trained, vectors), keep={"domain_bias": vectors})
+    personal = trained.clone()
+    personal[:, head.biases] += raised(trained, vectors)
+    return Trained(trained, loss, personal=personal, keep={"domain_bias": vectors})

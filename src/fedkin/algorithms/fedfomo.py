@@ -73,9 +73,9 @@ class FedFomo(Algorithm):
             told = clients.ask(f"{__name__}:fomo_losses", ids[some], tried, setting.at_home)
             for i, losses in zip(np.searchsorted(ids, told.ids), told["losses"]):
                 compared = np.concatenate([[i], chosen[i]])
-                way = trained[ids[compared], :n].double() - state.rows[ids[i], :n].double()
+                way = (trained[ids[compared], :n] - state.rows[ids[i], :n]).norm(dim=1).double()
                 gain = replies["before"][i] - torch.cat([replies["after"][i : i + 1], losses])
-                weights[i, compared] = (gain / way.norm(dim=1).clamp(min=1e-12)).clamp(min=0).cpu().numpy()
+                weights[i, compared] = (gain / way.clamp(min=1e-12)).clamp(min=0).cpu().numpy()
         total = weights.sum(axis=1, keepdims=True)
         stuck = total[:, 0] == 0
         weights = np.where(total > 0, weights / np.where(total > 0, total, 1), np.eye(len(ids)))

@@ -17,6 +17,7 @@ from fedkin.couplings.filters import Fidelity
 from fedkin.couplings.plug import ITERATIVE, refuse_unknown
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
+from fedkin.privacy.settings import Level
 
 
 class FedPnP(Algorithm):
@@ -38,6 +39,8 @@ class FedPnP(Algorithm):
 
     name: ClassVar[str] = "fedpnp"
     title: ClassVar[str] = "FedPnP"
+    protects: ClassVar[tuple[Level, ...]] = ("sample", "client")
+    along_edges: ClassVar[bool] = True
     deploys: ClassVar[Deploys] = "validated"
     graph_spec: ClassVar[str | None] = "statistics"
 

@@ -16,6 +16,7 @@ from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, private_columns, training_task
 from fedkin.local.terms import Mask
 from fedkin.local.training import train_rows
+from fedkin.privacy.settings import Planned
 
 
 class FedRep(FedPer):
@@ -35,6 +36,11 @@ class FedRep(FedPer):
 
     epochs: int = Field(1, ge=1, description="passes over the client's data for the body, after the head's turn")
     head_epochs: int = Field(10, ge=0, description="passes over the client's data for the head, before the body's turn")
+
+    def planned(self, rounds: int) -> Planned:
+        """The turn of the body, and before it that of the head."""
+        body = super().planned(rounds)
+        return body.model_copy(update={"epochs": body.epochs + self.head_epochs})
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         return LocalWork(f"{__name__}:fedrep", shared={"head_epochs": self.head_epochs})

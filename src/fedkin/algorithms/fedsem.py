@@ -13,6 +13,7 @@ from fedkin.algorithm import Algorithm, Setting, State, mix, place
 from fedkin.clients import Replies
 from fedkin.couplings.clustering import by_name, in_order, k_means_seeds, nearest_centre, rand_index
 from fedkin.couplings.clusters import ClusterPropagation, handed_back
+from fedkin.privacy.settings import Level
 
 
 class FedSem(Algorithm):
@@ -31,6 +32,7 @@ class FedSem(Algorithm):
 
     name: ClassVar[str] = "fedsem"
     title: ClassVar[str] = "FedSem"
+    protects: ClassVar[tuple[Level, ...]] = ("sample",)
 
     clusters: int = Field(4, ge=1, description="centres p")
 

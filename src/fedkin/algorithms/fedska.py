@@ -29,6 +29,7 @@ from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, client_task, training_task
 from fedkin.local.training import train_rows
 from fedkin.models.cut import cut
+from fedkin.privacy.settings import Level
 
 
 class FedSKA(FedAvg):
@@ -53,6 +54,7 @@ class FedSKA(FedAvg):
 
     name: ClassVar[str] = "fedska"
     title: ClassVar[str] = "FedSKA"
+    protects: ClassVar[tuple[Level, ...]] = ()
     deploys: ClassVar[Deploys] = "trained"
     keeps: ClassVar[tuple[str, ...]] = ("learned_graphs", "learned_rounds")
 

@@ -15,6 +15,7 @@ from fedkin.clients import NOT_FINITE, Replies
 from fedkin.couplings import Coupling, LaplacianStep, safe_step, stability, total_variation
 from fedkin.couplings.laplacian import Neighbours
 from fedkin.local.batches import count_steps
+from fedkin.privacy.settings import Level
 
 
 class LaplacianRegularised(Algorithm):
@@ -90,6 +91,8 @@ class FedU(LaplacianRegularised):
 
     name: ClassVar[str] = "fedu"
     title: ClassVar[str] = "FedU"
+    protects: ClassVar[tuple[Level, ...]] = ("sample", "client")
+    along_edges: ClassVar[bool] = True
     in_place: ClassVar[bool] = True
 
     neighbours: Neighbours = Field("sampled", description="who pulls: the neighbours in the cohort (sampled), or all")
@@ -101,7 +104,7 @@ class FedU(LaplacianRegularised):
         coupling = LaplacianStep(graph, step, None if everyone else replies.ids, self.neighbours)
         trained = replies["rows"].to(state.rows.dtype)
         over = state.rows if everyone and state.in_place else None
-        if self.robust is None:
+        if state.defence is None:
             used: Coupling = coupling
             moved = coupling.moved(state.rows, trained, out=over)
         else:

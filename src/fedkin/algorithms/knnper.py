@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from fedkin.algorithm import Deploys, LocalWork, Setting, State
 from fedkin.algorithms.fedavg import FedAvg
-from fedkin.clients import Clients, Replies
 from fedkin.errors import FedkinError
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
@@ -20,6 +20,7 @@ from fedkin.local.tasks import Request, Trained, private_columns, training_task
 from fedkin.local.training import train_rows
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.models.memory import MEMORY, Remembering, with_memory
+from fedkin.privacy.settings import Level
 from fedkin.streams import permutations
 from fedkin.task import Task
 
@@ -45,6 +46,7 @@ class KNNPer(FedAvg):
 
     name: ClassVar[str] = "knnper"
     title: ClassVar[str] = "kNN-Per"
+    protects: ClassVar[tuple[Level, ...]] = ()
     deploys: ClassVar[Deploys] = "trained"
 
     neighbours: int = Field(10, ge=1, description="nearest memories k that vote")
@@ -68,21 +70,8 @@ class KNNPer(FedAvg):
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         return LocalWork(f"{__name__}:knnper", shared={"remember": False, "lam": self.lam})
 
-    def evaluate_some(
-        self,
-        ids: np.ndarray,
-        state: State,
-        clients: Clients,
-        setting: Setting,
-        post: bool,
-        parts: list[str],
-        disclose: bool = False,
-    ) -> Replies:
-        """*Post* is the received model with the client's memory."""
-        if not post:
-            return super().evaluate_some(ids, state, clients, setting, post, parts, disclose)
-        asked: dict[str, Any] = {"remember": True, "commit": False, "evaluate": parts, "disclose": disclose}
-        return self.train(state, clients, ids, setting, bill=False, **asked)
+    def for_post(self, state: State) -> Mapping[str, Any]:
+        return {"remember": True}
 
 
 @training_task("knnper")

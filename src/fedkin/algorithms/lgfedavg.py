@@ -16,8 +16,8 @@ class LGFedAvg(FedPer):
     Heads are small, so a round costs a fraction of FedAvg's bytes. The head is found as in FedPer. A model that is nothing
     but a head (mlr) makes this FedAvg, `head=[]` makes it Local.
 
-    Published code starts from a model that FedAvg trained before, and tests an ensemble of local models on new clients;
-    here all bodies start at the common initial weights.
+    Published code starts from a model that FedAvg trained before, keeps for every client the model of the round with its
+    best test accuracy, and tests an ensemble of them; here all bodies start at the common initial weights.
 
     Reference: Liang et al., Think Locally, Act Globally: Federated Learning with Local and Global Representations, 2020.
     """

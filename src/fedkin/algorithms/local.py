@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from fedkin.algorithm import Algorithm, Setting, State, follow_influence
 from fedkin.clients import Replies
 from fedkin.couplings import Identity
+from fedkin.privacy.settings import Level
 
 
 class Local(Algorithm):
@@ -19,6 +20,8 @@ class Local(Algorithm):
 
     name: ClassVar[str] = "local"
     title: ClassVar[str] = "Local"
+    protects: ClassVar[tuple[Level, ...]] = ("sample",)
+    along_edges: ClassVar[bool] = True
 
     def private(self, setting: Setting) -> tuple[str, ...]:
         return tuple(slot.name for slot in setting.spec.layout.slots)

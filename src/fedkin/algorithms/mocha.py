@@ -15,6 +15,7 @@ from fedkin.clients import Replies
 from fedkin.errors import FedkinError
 from fedkin.local.batches import count_steps
 from fedkin.local.kernels.linear import dense_layers
+from fedkin.privacy.settings import Level
 
 
 class Mocha(Algorithm):
@@ -33,6 +34,7 @@ class Mocha(Algorithm):
 
     name: ClassVar[str] = "mocha"
     title: ClassVar[str] = "MOCHA"
+    protects: ClassVar[tuple[Level, ...]] = ("sample",)
     couples: ClassVar[bool] = False
     deploys: ClassVar[Deploys] = "validated"
 

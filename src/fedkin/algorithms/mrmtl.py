@@ -16,6 +16,7 @@ from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
 from fedkin.local.terms import Pull
 from fedkin.local.training import train_rows
+from fedkin.privacy.settings import Level
 
 
 class MRMTL(Algorithm):
@@ -28,14 +29,15 @@ class MRMTL(Algorithm):
     the common initial weights and never changes in rounds the client sits out. λ = 0 is Local; as λ → ∞ all models become
     one. Clients count alike in the mean, as in the paper. Keep γλ below 1.
 
-    Published code (the authors', in JAX) adds noise for differential privacy per sample in the same step; here that is
-    not part of the method.
+    The paper adds noise for differential privacy per sample in the same step: here that is `privacy`, for any method.
 
     Reference: Liu, Hu, Wu and Smith, On Privacy and Personalization in Cross-Silo Federated Learning, 2022.
     """
 
     name: ClassVar[str] = "mrmtl"
     title: ClassVar[str] = "MR-MTL"
+    protects: ClassVar[tuple[Level, ...]] = ("sample", "client")
+    along_edges: ClassVar[bool] = True
     deploys: ClassVar[Deploys] = "trained"
 
     lam: float = Field(1.0, ge=0, description="pull λ of a client's model towards the mean of all")

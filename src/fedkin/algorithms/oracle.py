@@ -12,6 +12,7 @@ from fedkin.clients import Replies
 from fedkin.couplings import ClusterAverage
 from fedkin.couplings.clustering import Labels, told_labels
 from fedkin.errors import FedkinError
+from fedkin.privacy.settings import Level
 
 
 class Oracle(Algorithm):
@@ -26,6 +27,8 @@ class Oracle(Algorithm):
 
     name: ClassVar[str] = "oracle"
     title: ClassVar[str] = "Oracle"
+    protects: ClassVar[tuple[Level, ...]] = ("sample", "client")
+    along_edges: ClassVar[bool] = True
 
     clusters: Labels | None = Field(
         None, description="cluster of each client: {name: label} or labels in order (default: the data's own truth)"

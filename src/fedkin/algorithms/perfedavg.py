@@ -17,6 +17,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
 from fedkin.local.training import Chunk, train_chunks
+from fedkin.privacy.settings import Level
 
 
 class PerFedAvg(FedAvg):
@@ -35,6 +36,7 @@ class PerFedAvg(FedAvg):
 
     name: ClassVar[str] = "perfedavg"
     title: ClassVar[str] = "Per-FedAvg"
+    protects: ClassVar[tuple[Level, ...]] = ()
     deploys: ClassVar[Deploys] = "trained"
 
     alpha: float = Field(0.03, ge=0, description="rate α of the personal step")

@@ -67,8 +67,9 @@ class PFedBayes(Algorithm):
         return super().start(setting).with_arrays(rho=rho)
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
-        shared = {"rho": state.arrays["rho"], "rho0": self.rho, "zeta": self.zeta, "inner_steps": self.inner_steps}
-        return LocalWork(f"{__name__}:pfedbayes", shared=shared)
+        rho = state.arrays["rho"].expand(len(ids), -1)  # a row per client, as μ: several federations may ask as one
+        shared = {"rho0": self.rho, "zeta": self.zeta, "inner_steps": self.inner_steps}
+        return LocalWork(f"{__name__}:pfedbayes", {"rho": rho}, shared)
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
         rho = torch.lerp(state.arrays["rho"], replies["rho"].mean(dim=0), self.beta)
@@ -88,7 +89,7 @@ def variational_training(shard: Shard, request: Request, rows: Tensor, counters:
         return torch.cat([mean, torch.full_like(mean, shared["rho0"])])
 
     posterior = shard.private("posterior", initial)[ids]
-    rho = shared["rho"].to(rows.dtype).expand(len(ids), -1)
+    rho = request.per_client["rho"].to(rows.dtype)
     if "home" in shared:
         rho = widened(shard, request, rho, shard.private("home_rho", lambda: rows.new_full((n,), shared["rho0"]))[ids])
     prior = torch.cat([rows[:, :n], rho], dim=1)
@@ -97,22 +98,23 @@ def variational_training(shard: Shard, request: Request, rows: Tensor, counters:
     def work(chunk: Chunk) -> Tensor:
         q, p, zeta = posterior[chunk.place], prior[chunk.place], pull[chunk.place]
         step_q, step_p = chunk.rule("posterior", q), chunk.rule("prior", p)
-        draws = [np.random.default_rng(int(word)) for word in chunk.words]
-        sample, slopes = chunk.rows.clone(), torch.empty_like(q[:, :n])
-        noise = np.empty((len(q), n), dtype=slopes.cpu().numpy().dtype)
+        draws = [torch.Generator().manual_seed(int(word) >> 1) for word in chunk.words]
+        sample, slopes, downhill = chunk.rows.clone(), torch.empty_like(q[:, :n]), torch.empty_like(q)
+        noise = torch.empty_like(slopes, device="cpu")  # other devices draw other numbers
         total = chunk.rows.new_zeros(len(q))
         for batch in chunk.batches():
             a = batch.active
+            precision = softplus(p[:a, n:]).square_().reciprocal_()
             for step in range(shared["inner_steps"]):
                 for generator, line in zip(draws[:a], noise):
-                    generator.standard_normal(out=line, dtype=noise.dtype)
-                epsilon, rho = torch.as_tensor(noise[:a]), q[:a, n:]
-                sample[:a, :n] = q[:a, :n] + softplus(rho) * epsilon
+                    line.normal_(generator=generator)
+                epsilon, deviation = noise[:a].to(slopes.device), softplus(q[:a, n:])
+                torch.addcmul(q[:a, :n], deviation, epsilon, out=sample[:a, :n])
                 loss = chunk.gradient(sample[:a], batch, slopes[:a])
                 total[:a] += loss if step == 0 else 0
-                fit = torch.cat([slopes[:a], slopes[:a] * epsilon * torch.sigmoid(rho)], dim=1)
-                step_q.step(q[:a], fit + zeta[:a] * divergence_slopes(q[:a], p[:a])[0])
-            step_p.step(p[:a], divergence_slopes(q[:a], p[:a])[1])
+                posterior_slopes(q[:a], p[:a], zeta[:a], slopes[:a], epsilon, deviation, precision, downhill[:a])
+                step_q.step(q[:a], downhill[:a])
+            step_p.step(p[:a], prior_slopes(q[:a], p[:a]))
         posterior[chunk.place], prior[chunk.place] = q, p
         return chunk.per_step(total)
 
@@ -135,11 +137,32 @@ def divergence(q: Tensor, p: Tensor) -> Tensor:
     return (s_p.log() - s_q.log() + (s_q**2 + (mean_q - mean_p) ** 2) / (2 * s_p**2) - 0.5).sum(dim=1)
 
 
-def divergence_slopes(q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of `divergence` with respect to q and to p, each (k, 2P); ∂σ/∂ρ = sigmoid(ρ)."""
+def posterior_slopes(
+    q: Tensor,
+    p: Tensor,
+    zeta: Tensor,
+    slopes: Tensor,
+    epsilon: Tensor,
+    deviation: Tensor,
+    precision: Tensor,
+    out: Tensor,
+) -> None:
+    """∇_q of f(μ + σε) + ζ KL(q ‖ p), (k, 2P), into `out`: in few passes, for this is what a step costs.
+
+    slopes ∇f (k, P), ε (k, P), σ_q (k, P), 1/σ_p² (k, P). With ∂σ/∂ρ = sigmoid(ρ):
+
+        ∂μ = ∇f + ζ (μ_q − μ_p)/σ_p²,     ∂ρ = (∇f ε + ζ (σ_q/σ_p² − 1/σ_q)) sigmoid(ρ_q)
+    """
+    n = slopes.shape[1]
+    scaled = zeta * precision
+    torch.addcmul(slopes, q[:, :n] - p[:, :n], scaled, out=out[:, :n])
+    spread = torch.mul(slopes, epsilon, out=out[:, n:])
+    spread.addcmul_(deviation, scaled).sub_(zeta / deviation).mul_(torch.sigmoid(q[:, n:]))
+
+
+def prior_slopes(q: Tensor, p: Tensor) -> Tensor:
+    """∇_p of `divergence`, (k, 2P): (μ_p − μ_q)/σ_p² and (1/σ_p − (σ_q² + (μ_q − μ_p)²)/σ_p³) sigmoid(ρ_p)."""
     (mean_q, rho_q), (mean_p, rho_p) = q.chunk(2, dim=1), p.chunk(2, dim=1)
-    s_q, s_p = softplus(rho_q), softplus(rho_p)
-    apart = (mean_q - mean_p) / s_p**2
-    to_q = (s_q / s_p**2 - 1 / s_q) * torch.sigmoid(rho_q)
-    to_p = (1 / s_p - (s_q**2 + (mean_q - mean_p) ** 2) / s_p**3) * torch.sigmoid(rho_p)
-    return torch.cat([apart, to_q], dim=1), torch.cat([-apart, to_p], dim=1)
+    apart, s_q, s_p = mean_p - mean_q, softplus(rho_q), softplus(rho_p)
+    own = s_p.reciprocal() - s_q.square_().addcmul_(apart, apart) / s_p**3
+    return torch.cat([apart / s_p**2, own * torch.sigmoid(rho_p)], dim=1)

@@ -18,6 +18,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task, widened
 from fedkin.local.training import train_rows
+from fedkin.privacy.settings import Level
 
 
 class PFedGraph(Algorithm):
@@ -41,6 +42,7 @@ class PFedGraph(Algorithm):
 
     name: ClassVar[str] = "pfedgraph"
     title: ClassVar[str] = "pFedGraph"
+    protects: ClassVar[tuple[Level, ...]] = ("sample",)
     deploys: ClassVar[Deploys] = "trained"
 
     alpha: float = Field(

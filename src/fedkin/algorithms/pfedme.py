@@ -18,6 +18,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
 from fedkin.local.training import Chunk, train_chunks
+from fedkin.privacy.settings import Level, Planned
 
 
 class PFedMe(Algorithm):
@@ -37,6 +38,7 @@ class PFedMe(Algorithm):
 
     name: ClassVar[str] = "pfedme"
     title: ClassVar[str] = "pFedMe"
+    protects: ClassVar[tuple[Level, ...]] = ("sample",)
     deploys: ClassVar[Deploys] = "trained"
 
     own_rate: ClassVar[bool] = True
@@ -62,6 +64,10 @@ class PFedMe(Algorithm):
                 f"pfedme: personal_lr·lam = {self.personal_lr * self.lam:g} lets the inner steps grow without bound; keep "
                 f"personal_lr below {2 / self.lam:g}, less the steeper the loss (γ_p(λ + smoothness) < 2)"
             )
+
+    def planned(self, rounds: int) -> Planned:
+        """A batch is asked for a gradient in every inner step."""
+        return super().planned(rounds).model_copy(update={"queries": self.inner_steps})
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         shared = {"lam": self.lam, "inner_steps": self.inner_steps, "personal_lr": self.personal_lr}

@@ -18,6 +18,7 @@ from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, narrowed, training_task, widened
 from fedkin.local.terms import Shift
 from fedkin.local.training import train_rows
+from fedkin.privacy.settings import Level
 
 
 class Scaffold(Algorithm):
@@ -36,6 +37,7 @@ class Scaffold(Algorithm):
 
     name: ClassVar[str] = "scaffold"
     title: ClassVar[str] = "SCAFFOLD"
+    protects: ClassVar[tuple[Level, ...]] = ("sample",)
 
     momentum: float = Field(0.0, ge=0, le=0, description="must be 0: controls are read from the way of plain steps")
     optimiser: Literal["sgd"] = Field("sgd", description="must be sgd, as momentum must be 0")

@@ -17,6 +17,7 @@ from fedkin.errors import FedkinError
 from fedkin.graphs.embedded import EmbeddingGraph, agreement
 from fedkin.graphs.learned import MOST_NEIGHBOURS, keep_snapshot
 from fedkin.graphs.parameters import Parameters
+from fedkin.privacy.settings import Level
 
 
 class SFL(Algorithm):
@@ -39,6 +40,7 @@ class SFL(Algorithm):
 
     name: ClassVar[str] = "sfl"
     title: ClassVar[str] = "SFL"
+    protects: ClassVar[tuple[Level, ...]] = ("sample",)
     graph_spec: ClassVar[str | None] = "shared-labels"
     keeps: ClassVar[tuple[str, ...]] = ("learned_graphs", "learned_rounds")
 

@@ -120,9 +120,12 @@ class Members:
 
 def finish_auto(result: Result, folder: Path, json: Path | None) -> None:
     """The table, the sentence, and where everything is."""
+    import numpy as np
+
     from fedkin.commands import show
     from fedkin.files import write_json
     from fedkin.result.records import run_record
+    from fedkin.result.result import DENSE
     from fedkin.result.summary import coverage
     from fedkin.result.verdict import sentence
 
@@ -142,7 +145,8 @@ def finish_auto(result: Result, folder: Path, json: Path | None) -> None:
         show.say(f"note: {note}")
     if json is not None:
         record = run_record(result) | {"auto": result.auto, "headline": sentence(result)}
-        write_json(json, record | {"kin": None if result.kin is None else result.kin.tolist()})
+        kin = {"kin": np.asarray(result.kin).tolist()} if len(result.names) <= DENSE and result.kin is not None else {}
+        write_json(json, record | kin)
     show.wrote(json)
     show.wrote(folder)
 

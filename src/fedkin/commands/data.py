@@ -45,14 +45,21 @@ def info(
     clients: flags.NumClients = None,
     partition: flags.Partition = None,
     seed: flags.Seed = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", help="draw who holds what, and the map (.png, .svg, .pdf)", metavar="FILE.png", show_default=False
+        ),
+    ] = None,
     json: flags.Json = None,
 ) -> None:
-    """Say everything about a data set; with --clients or --partition, also who would hold what.
+    """Say everything about a data set; with --clients, --partition or --plot, also who would hold what.
 
     \b
     Examples:
       fedkin data info digits
       fedkin data info digits --clients 20 --partition dirichlet:0.3 --seed 1
+      fedkin data info fmi --plot stations.png
     """
     from fedkin import data
     from fedkin.commands import show
@@ -68,7 +75,7 @@ def info(
     for source in entry["sources"]:
         for file in source["files"]:
             show.say(f"source {source['kind']}: {file['name']} {file['url'] or '(offline only)'} ({file['hash']})")
-    if clients is not None or partition is not None:
+    if clients is not None or partition is not None or plot is not None:
         with show.working(f"loading {name} …"):
             federation = data.load(name, clients=clients, partition=partition, seed=seed or 0)
         show.say("", repr(federation))
@@ -82,9 +89,14 @@ def info(
         for k, (client, size) in enumerate(list(sizes.items())[:40]):
             held.add_row(client, str(size), *([str(int((counts[k] > 0).sum()))] if counts is not None else []))
         screen.print(held)
+        if plot is not None:
+            from fedkin.reports.figures import write_pictures
+
+            write_pictures(federation, plot)
     if json is not None:
         write_json(json, entry)
     show.wrote(json)
+    show.wrote(plot)
 
 
 @app.command()

@@ -122,6 +122,19 @@ MetricFlag = Annotated[
 HeadlineFlag = Annotated[
     str | None, option("--headline", help="the metric that tables speak of (default: the first)", panel=LEARNING)
 ]
+PrivacyTable = Annotated[
+    str | None,
+    option(
+        "--privacy",
+        help="differential privacy: level=sample,epsilon=6,delta=1e-5,clip=1.0 (docs/private-training.md)",
+        panel=LEARNING,
+        metavar="TABLE",
+    ),
+]
+InsecureSeed = Annotated[
+    int | None,
+    option("--insecure-noise-seed", help="for tests: noise of --privacy that anybody can draw again", panel=LEARNING),
+]
 Rounds = Annotated[int | None, option("--rounds", help="rounds to train (default: 50)", panel=RUN)]
 Fraction = Annotated[float | None, option("--fraction", help="share of clients per round (default: 1.0)", panel=RUN)]
 Seed = Annotated[int | None, option("--seed", help="seed of all random numbers (default: 0)", panel=RUN)]
@@ -182,6 +195,8 @@ SETTINGS: dict[str, Any] = {
     "augment": AugmentFlag,
     "metric": MetricFlag,
     "headline": HeadlineFlag,
+    "privacy": PrivacyTable,
+    "insecure_noise_seed": InsecureSeed,
     "rounds": Rounds,
     "fraction": Fraction,
     "seed": Seed,
@@ -231,6 +246,30 @@ def class_weight(text: str) -> str | list[float] | dict[str, float]:
         raise typer.BadParameter(f"--class-weight {text!r} is none of: {wanted}") from None
 
 
+def privacy_table(text: str | None, insecure: int | None) -> dict[str, Any] | None:
+    """What --privacy and --insecure-noise-seed say.
+
+    >>> privacy_table("level=sample, epsilon=6,delta=1e-5", None)
+    {'level': 'sample', 'epsilon': 6.0, 'delta': 1e-05}
+    """
+    if text is None:
+        if insecure is not None:
+            raise typer.BadParameter("--insecure-noise-seed is a part of --privacy; give both")
+        return None
+    table: dict[str, Any] = {} if insecure is None else {"insecure_noise_seed": insecure}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not key:
+            raise typer.BadParameter(
+                f"--privacy {text!r} is no table; write level=sample,epsilon=6,delta=1e-5,clip=1.0"
+            )
+        try:
+            table[key] = float(value)
+        except ValueError:
+            table[key] = value
+    return table
+
+
 def layer(**given: Any) -> dict[str, dict[str, Any]]:
     """Flags as a layer of settings; those that were not given leave no trace."""
     data = {key: given.get(key) for key in ("clients", "partition", "client", "target", *TABLE_PANEL)}
@@ -261,6 +300,7 @@ def layer(**given: Any) -> dict[str, dict[str, Any]]:
         "model": {"name": given.get("model")},
         "graph": {"name": given.get("graph")},
         "run": run,
+        "training": {"privacy": privacy_table(given.get("privacy"), given.get("insecure_noise_seed"))},
         "algorithm": {"name": given.get("algorithm")},
         "algorithms": {name: {} for name in given.get("algorithms") or ()},
     }

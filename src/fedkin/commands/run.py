@@ -133,6 +133,14 @@ def resume(
 
     if seed is not None and (own := read_toml(folder / "config.toml").get("run", {}).get("seed")) != seed:
         raise FedkinError(f"{folder} was started with seed {own}; a resumed run keeps its seed, drop --seed")
+    if (folder / "members").is_dir():
+        from fedkin.commands import auto as together
+        from fedkin.portfolio.auto import go_on
+
+        with together.Members() as watch:
+            result = go_on(folder, watch)
+        together.finish_auto(result, folder, json)
+        return
     engine = None if ray_address is None else {"address": ray_address}
     result = runs.resume(
         folder,

@@ -45,6 +45,7 @@ class GraphTotalVariation(Coupling):
         self.tolerance, self.iterations = tolerance, iterations
         self.fidelity = torch.as_tensor(len(graph) * shares(sizes, graph))
         edges = sp.triu(graph.adjacency, format="coo")
+        self.ends = edges.row, edges.col
         ends, signs = np.concatenate([edges.row, edges.col]), np.repeat([1.0, -1.0], edges.nnz)
         difference = sp.csr_array((signs, (np.tile(np.arange(edges.nnz), 2), ends)), shape=(edges.nnz, self.clients))
         self._difference, self._spread = (to_torch(sp.csr_array(m), torch.float64) for m in (difference, difference.T))
@@ -69,6 +70,16 @@ class GraphTotalVariation(Coupling):
             "matrix; use a linear denoiser (soft, tikhonov, heat, hard) to have one"
         )
 
+    def pull(self, dual: torch.Tensor) -> torch.Tensor:
+        """Dᵀy: what the dual (edges, B) takes from each client's row, (K, B)."""
+        return (self._spread @ dual.double()).to(dual.dtype)
+
+    def ascended(self, dual: torch.Tensor, rows: torch.Tensor, step: float) -> torch.Tensor:
+        """Each y_e + step·(ψ_k − ψ_l), drawn back to ‖y_e‖ ≤ s·a_e: a step up the dual at the rows ψ (K, B)."""
+        ahead = dual.double() + step * (self._difference @ rows.double())
+        ahead *= (self._radius / ahead.norm(dim=1).clamp_min(1e-300)).clamp(max=1.0)[:, None]
+        return ahead.to(dual.dtype)
+
     def _solve(self, rows: torch.Tensor) -> torch.Tensor:
         """FISTA on the dual: y (one vector per edge, ‖y_e‖ ≤ s·a_e), with ψ = ω − Z⁻¹Dᵀy."""
         z = self.fidelity[:, None]
@@ -78,9 +89,7 @@ class GraphTotalVariation(Coupling):
         y = momentum = torch.zeros(len(self._radius), rows.shape[1], dtype=torch.float64)
         weight, step = 1.0, 1 / self._lipschitz
         for iteration in range(self.iterations):
-            psi = rows - self._spread @ momentum / z
-            ahead = momentum + step * (self._difference @ psi)
-            ahead *= (self._radius / ahead.norm(dim=1).clamp_min(1e-300)).clamp(max=1.0)[:, None]
+            ahead = self.ascended(momentum, rows - self.pull(momentum) / z, step)
             move = ahead - y
             if float(((momentum - ahead) * move).sum()) > 0:  # overshot: drop the momentum
                 weight = 1.0
@@ -89,9 +98,9 @@ class GraphTotalVariation(Coupling):
             y, weight = ahead, after
             if iteration % 10 == 9 and self._gap(rows, y) <= enough:
                 break
-        return rows - self._spread @ y / z
+        return rows - self.pull(y) / z
 
     def _gap(self, rows: torch.Tensor, y: torch.Tensor) -> float:
         """Primal minus dual value: Σ_e (s·a_e ‖ψ_k − ψ_l‖ − ⟨y_e, ψ_k − ψ_l⟩) at ψ = ω − Z⁻¹Dᵀy."""
-        jumps = self._difference @ (rows - self._spread @ y / self.fidelity[:, None])
+        jumps = self._difference @ (rows - self.pull(y) / self.fidelity[:, None])
         return float(self._radius @ jumps.norm(dim=1) - (y * jumps).sum())

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedkin import algorithms
@@ -28,12 +29,16 @@ from fedkin.deployment.check import check_sites
 from fedkin.engines.flower.clients import FlowerClients
 from fedkin.engines.flower.line import Line
 from fedkin.engines.flower.register import Register
-from fedkin.engines.flower.roll import FederationSettings, Roll
+from fedkin.engines.flower.roll import Called, FederationSettings, Roll, in_folds
 from fedkin.engines.flower.setup import SITES, models_of, resolve
 from fedkin.errors import FedkinError, first_fault, unknown
 from fedkin.files import read_text
 from fedkin.graphs import ClientGraph
+from fedkin.models import ModelSpec
 from fedkin.models.frozen import frozen_hash
+from fedkin.portfolio.auto import combined, refuse_unfit
+from fedkin.portfolio.contender import Auto
+from fedkin.portfolio.search import EFFORTS
 from fedkin.reports.wording import duration
 from fedkin.result import Result
 from fedkin.result.export import card
@@ -56,7 +61,7 @@ class FederationFile:
     model: str
     allowed: list[str]
     """Models that clients may bring; empty: all of fedkin's own."""
-    algorithm: Algorithm
+    algorithm: Algorithm | Auto
     graph: str | None
     options: Options
 
@@ -79,7 +84,8 @@ class FederationFile:
         run = {**sections.get("run", {}), **({"rounds": changes["rounds"]} if changes.get("rounds") else {})}
         graph = read_section("graph", GraphSection, sections.get("graph", {}))
         given = graph.name or (str(path.parent / graph.file) if graph.file else None)
-        algorithm = algorithms.make(str(method.pop("name", "fedavg")), method)
+        name = str(method.pop("name", "fedavg"))
+        algorithm = Auto(**method) if name == Auto.name else algorithms.make(name, method)
         options = make_options(**{**run, "engine": "flower"})
         if (options.device, options.precision) != ("cpu", "float32"):
             raise FedkinError("Flower sites compute on the CPU in float32; leave device and precision out of [run]")
@@ -121,12 +127,13 @@ def train_sites(
     private state that sites keep of it are where this one begins.
     """
     register = Register.read(out, plan.federation.accept, plan.federation.owners)
-    roll = Roll(
-        line, plan.federation, register, plan.model, plan.allowed, plan.options.learning, plan.algorithm.remembers
-    )
+    memory = None if isinstance(plan.algorithm, Auto) else plan.algorithm.remembers
+    roll = Roll(line, plan.federation, register, plan.model, plan.allowed, plan.options.learning, memory)
     called = roll.call(plan.options.dtype, plan.options.seed, resumed=checkpoint.latest(out) is not None)
     model: Any = models_of(called.own) if plan.model == SITES else resolve(plan.model)
     roster = called.roster
+    if isinstance(plan.algorithm, Auto):
+        return _combined(line, plan, plan.algorithm, called, register, out)
     began = (out, read_config(out)) if checkpoint.latest(out) is not None else None
     spec = model_of_run(plan.algorithm, model, roster.names, roster.task, plan.options, began)
     told = frozen_hash(spec.frozen)
@@ -146,6 +153,21 @@ def train_sites(
     for name, reason in clients.deploy(cards).items():
         print(f"client {name!r} has not written its model: {reason}")
     return result
+
+
+def _combined(line: Line, plan: FederationFile, method: Auto, called: Called, register: Register, out: Path) -> Result:
+    """auto over the sites: members are trained in their clients' folds, then everybody's combination is tested once."""
+    roster, options = called.roster, plan.options
+    refuse_unfit(roster)
+    if plan.model == SITES:
+        raise FedkinError("auto over sites needs one model for all clients; name it in [model]")
+    spec = ModelSpec.of(resolve(plan.model), roster.task, getattr(torch, options.dtype))
+    count, used = EFFORTS[method.effort].cut(roster.train + roster.validation)
+    further = in_folds(called, count, used, options.seed)
+    cut = FlowerClients(line, further, spec, register, plan.federation, registered=called)
+    tested = FlowerClients(line, called, spec, register, plan.federation)
+    told = lambda member, round, rounds: print(f"{member}: round {round} of {rounds}")  # noqa: E731
+    return combined(cut, tested, roster, spec, options, method.effort, used, method.training(), out, told)
 
 
 def _graph_of_run(plan: FederationFile, out: Path, start: Path | None = None) -> ClientGraph | str | None:

@@ -39,6 +39,8 @@ class Plan:
     steps: np.ndarray
     changes: Changes | None = None
     """How the batches are augmented."""
+    widths: np.ndarray | None = None
+    """The largest batch of each step, (S,), where batches differ in size (private training); None: b."""
 
     def each(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Step after step: how many clients make it, their samples (active, b) and weights (active, b).
@@ -49,7 +51,8 @@ class Plan:
         for step in range(self.index.shape[1]):
             while self.steps[active - 1] <= step:
                 active -= 1
-            yield active, self.index[:active, step], self.weight[:active, step]
+            width = None if self.widths is None else int(self.widths[step])
+            yield active, self.index[:active, step, :width], self.weight[:active, step, :width]
 
 
 def count_steps(sizes: np.ndarray, batch_size: int, epochs: int, steps: int | None) -> np.ndarray:

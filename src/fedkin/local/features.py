@@ -18,7 +18,9 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from fedkin.local.kernels import Kernel
+from fedkin.local.kernels.linear import LinearKernel
 from fedkin.local.kernels.recurrent import stackable
+from fedkin.local.kernels.tapped import Penalty, TappedKernel, layers_up_to
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.training import Chunk, slabs, train_chunks
@@ -33,10 +35,6 @@ def misalignment(features: Tensor, guides: Tensor) -> Tensor:
     size = features.norm(dim=-1) * guides.norm(dim=-1)
     there = size > 1e-12
     return torch.where(there, 1 - (features * guides).sum(dim=-1) / torch.where(there, size, 1.0), 0.0)
-
-
-Penalty = Callable[..., Tensor]
-"""A penalty of one client's features (n, d) and what else it needs of each sample, (n, …): one number each, or for all."""
 
 
 def guided_loss(loss: PerSample, outputs: int, strength: float, penalty: Penalty = misalignment) -> PerSample:
@@ -57,8 +55,13 @@ class Taps:
         self.kernels: SimpleQueue[Kernel] = SimpleQueue()
         tapped, loss = self.cut.tapped(), guided_loss(loss_of(shard.task), self.outputs, strength, penalty)
         self.heads: SimpleQueue[HeadGradient] = SimpleQueue()
+        at = layers_up_to(shard.spec.template(), layer)
         for _ in range(shard.workers):
-            self.kernels.put(shard.choice.variant(tapped, loss))
+            kernel = shard.choice.make()
+            if isinstance(kernel, LinearKernel) and not kernel.drops and at is not None:
+                self.kernels.put(TappedKernel(kernel, at, strength, penalty))
+            else:
+                self.kernels.put(shard.choice.variant(tapped, loss))
             self.heads.put(head_gradient(self.cut, loss_of(shard.task)))
 
 

@@ -7,7 +7,7 @@ Client k's gradient is g = ∇f_k(w), changed in turn by clipping, weight decay 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from fedkin.local.batches import Plan
 from fedkin.local.kernels import Kernel
-from fedkin.local.kernels.linear import LinearKernel
 from fedkin.local.samples import Samples
 from fedkin.local.schedules import RateSchedule, schedule
 from fedkin.local.terms import Clip, Decay, Term, affine
+from fedkin.privacy.settings import Planned, Privacy
 from fedkin.steps import Optimiser, Rule, step_rule
 
 
@@ -41,6 +41,9 @@ class Sgd(BaseModel):
     momentum: float = Field(0.0, ge=0, lt=1, description="heavy-ball momentum (of sgd and rmsprop)")
     weight_decay: float = Field(0.0, ge=0, description="L2 coefficient λ; adds λ·w to the gradient (adamw: apart)")
     clip: float | None = Field(None, gt=0, description="scale a step's gradient of the loss down to this norm")
+    privacy: Privacy | None = Field(
+        None, description="differential privacy: a table of level, epsilon, delta, clip (docs/private-training.md)"
+    )
     lr_decay: float = Field(1.0, gt=0, le=1, description="the rate is multiplied by this …")
     lr_decay_every: int = Field(1, ge=1, description="… every so many rounds")
     lr_schedule: str | RateSchedule = Field(
@@ -54,6 +57,8 @@ class Sgd(BaseModel):
             raise ValueError(f"{self.optimiser} has a momentum of its own; leave momentum at 0")
         if isinstance(self.lr_schedule, str):
             schedule(self.lr_schedule)
+        if self.privacy is not None and self.moments == "keep":
+            raise ValueError("momentum kept across rounds is not for private training; leave moments at 'reset'")
         return self
 
     def rate(self, round: int) -> float:
@@ -67,6 +72,7 @@ class Sgd(BaseModel):
     def told(self, round: int) -> dict[str, Any]:
         """The settings of one round as clients get them; a function of the round stays here, its rate travels."""
         told = {name: getattr(self, name) for name in Sgd.model_fields}
+        told["privacy"] = None if self.privacy is None else self.privacy.model_dump()
         if not isinstance(self.lr_schedule, str):
             told |= {"lr": self.rate(round), "lr_decay": 1.0, "lr_schedule": "constant"}
         return told
@@ -76,9 +82,25 @@ class Sgd(BaseModel):
         decays = self.weight_decay and self.optimiser != "adamw"
         return [*([Clip(self.clip)] if self.clip else []), *([Decay(self.weight_decay)] if decays else [])]
 
+    def planned(self, rounds: int) -> Planned:
+        """The local training of so many rounds, for privacy's account; a method that trains more says so."""
+        return Planned(rounds=rounds, epochs=0 if self.steps else self.epochs, steps=self.steps or 0)
+
     def rule(self, rate: float, like: Tensor) -> Rule:
         """The step rule for clients with weights like these, (k, P)."""
         return step_rule(self.optimiser, like, rate, self.momentum, self.weight_decay)
+
+
+@runtime_checkable
+class Fusing(Protocol):
+    """A kernel that can take all steps itself, where they are w ← shrink·w − rate·∇f(w) + push."""
+
+    fuses: bool
+
+    def descend(
+        self, rows: Tensor, samples: Samples, plan: Plan, rate: float, shrink: float, push: Tensor | None
+    ) -> Tensor:
+        """Each client's steps, in place; return the sums of its losses, (k,)."""
 
 
 def descend(
@@ -97,10 +119,10 @@ def descend(
     """
     weights = rows[:, : kernel.layout.n_parameters]
     steps = torch.as_tensor(plan.steps).clamp(min=1).to(rows.dtype)
-    if isinstance(kernel, LinearKernel) and kernel.fuses and rule.plain and plan.changes is None:
+    if isinstance(kernel, Fusing) and kernel.fuses and rule.plain and plan.changes is None:
         together = affine(terms, rate)
         if together is not None:  # all terms in one pass over the weights
-            return kernel.descend(rows, samples.pieces(plan), rate, *together) / steps
+            return kernel.descend(rows, samples, plan, rate, *together) / steps
     slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
     total = rows.new_zeros(len(rows))
     for active, x, y, weight in samples.batches(plan):

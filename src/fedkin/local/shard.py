@@ -23,6 +23,7 @@ from fedkin.local.kernels import Kernel, choose_kernel
 from fedkin.local.samples import Samples
 from fedkin.models import ModelSpec
 from fedkin.models.front import Front, front_of
+from fedkin.privacy.ledger import Ledger
 from fedkin.streams import Streams, client_keys
 from fedkin.task.choice import augmentation_of
 from fedkin.threads import one_thread
@@ -67,6 +68,10 @@ class Shard:
         """What the step rules of the training under way remember, one row per asked client (`moments="keep"`)."""
         self.privacy_limit: tuple[float, float] | None = None
         """(ε, δ) that each client may spend on noisy answers in all; None: they are only added up (`privacy_spent`)."""
+        self.ledger: Ledger | None = None
+        """The host's own ledger of private training, which the server side can neither choose nor reset."""
+        self.ledgers: dict[str | None, Ledger] = {}
+        """Where the host has none: ledgers by the file that the run names."""
         self._kernels: SimpleQueue[Kernel] = SimpleQueue()
         for _ in range(self.workers):
             self._kernels.put(self.choice.make())

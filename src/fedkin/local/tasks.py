@@ -21,6 +21,7 @@ from fedkin.errors import unknown
 from fedkin.graphs.statistics import moments, noisy_moments
 from fedkin.local import ahead
 from fedkin.local.mail import Mail
+from fedkin.local.private import Account
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.terms import Pull, Shift, Term
@@ -202,6 +203,7 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
             n = shard.spec.layout.n_parameters
             way = trained.rows - (rows if trained.start is None else trained.start)
             reply = {"loss": trained.loss, "moved": way[:, :n].norm(dim=1).double(), **trained.extra}
+            reply |= _account(shard, request)
             model = trained.rows if trained.personal is None else trained.personal
             reply |= _evaluated(shard, request.ids, model, request.shared.get("evaluate", []))
             if request.shared.get("disclose"):
@@ -221,6 +223,15 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
         return function
 
     return register
+
+
+def _account(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """After private training of samples: what was spent. The mean loss on samples is nobody's business then."""
+    settings = Sgd(**request.shared["sgd"]) if "sgd" in request.shared else None
+    if settings is None or settings.privacy is None or settings.privacy.level != "sample":
+        return {}
+    loss = torch.zeros(len(request.ids), dtype=shard.spec.dtype)
+    return {"loss": loss, **Account(shard, request.ids, settings, settings.privacy).told()}
 
 
 def _finite(*values: Tensor) -> np.ndarray:
@@ -306,6 +317,14 @@ def statistics_task(shard: Shard, request: Request) -> dict[str, Tensor]:
 
     found = [told(k) for k in request.ids]
     return {"statistics": torch.as_tensor(np.stack(found))}
+
+
+@client_task("ledger")
+def ledger_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """What clients have spent on private training, as ε (k,), and the rounds that are left (k,); shared: sgd."""
+    settings = Sgd(**request.shared["sgd"])
+    assert settings.privacy is not None
+    return Account(shard, request.ids, settings, settings.privacy).told()
 
 
 @client_task("label_counts")

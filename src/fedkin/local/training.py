@@ -16,6 +16,7 @@ from fedkin.local.batches import Batch, Plan, count_steps, plan_batches
 from fedkin.local.forecasts import forecast_errors, forecast_names
 from fedkin.local.kernels import Kernel
 from fedkin.local.noise import Noise
+from fedkin.local.private import PrivateTraining
 from fedkin.local.samples import Samples
 from fedkin.local.sgd import Sgd, descend
 from fedkin.local.shard import Shard
@@ -122,11 +123,14 @@ def train_chunks(
     words = shard.streams.words(purpose, round, keys)
     steps = count_steps(sizes, settings.batch_size, settings.epochs, settings.steps)
     moments = Moments(shard, ids, f"{purpose} {label}".strip()) if settings.moments == "keep" else None
+    private = private_training(shard, ids, settings, round, f"{purpose} {label}")
     drawn_masks = shard.streams.words(f"{purpose} dropout", round, keys) if shard.choice.dropout else None
 
     def do(place: np.ndarray) -> None:
         @cache
         def plan(why: str) -> Plan:
+            if private is not None:
+                return private.plan(place, rows.dtype)
             named = purpose if why == "batches" else f"{purpose} {why}"
             how = settings.batch_size, settings.epochs, settings.steps, rows.dtype
             drawn = shard.streams.words(named, round, keys)[place]
@@ -134,7 +138,8 @@ def train_chunks(
 
         pick = torch.as_tensor(place)
         own_counters = None if counters is None else counters[pick]
-        with shard.kernel() as kernel, seeded(shard, words[place[0]]):
+        with shard.kernel() as plain, seeded(shard, words[place[0]]):
+            kernel: Kernel = plain if private is None else private.kernel(place)
             how = shard, kernel, settings, settings.rate(round), place, rows[pick], own_counters, words[place], plan
             chunk = Chunk(*how) if moments is None else Chunk(*how, moments.read)
             kernel.noise = None if drawn_masks is None else Noise(drawn_masks[place])
@@ -146,8 +151,8 @@ def train_chunks(
         if counters is not None and own_counters is not None:
             counters[pick] = own_counters
 
-    with shard.kernel() as kernel:
-        size = kernel.chunk
+    with shard.kernel() as first:
+        size = first.chunk
     shard.each(do, shard.chunks(ids, steps, size))
     return rows, losses
 
@@ -174,6 +179,13 @@ def train_rows(
         return descend(chunk.kernel, chunk.rows, samples, plan, all_terms, chunk.rule(), chunk.rate, chunk.counters)
 
     return train_chunks(shard, ids, rows, settings, round, work, counters, purpose, label)
+
+
+def private_training(shard: Shard, ids: np.ndarray, settings: Sgd, round: int, purpose: str) -> PrivateTraining | None:
+    """The private training that the settings ask for, paid for; None where samples are not protected."""
+    if settings.privacy is None or settings.privacy.level != "sample":
+        return None
+    return PrivateTraining(shard, ids, settings, settings.privacy, round, purpose)
 
 
 class Moments:

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from fedkin import algorithms
-from fedkin.algorithm import Setting
-from fedkin.algorithms.kin import weights_of
+from fedkin import algorithms, data
+from fedkin.clients import Clients
 from fedkin.engines import connect
 from fedkin.errors import FedkinError, unknown
-from fedkin.federation import Federation, Split
+from fedkin.federation import Federation
+from fedkin.federation.folds import folded, whole_training
+from fedkin.graphs.directed import peers_of
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike, ModelSpec
-from fedkin.portfolio.folds import folded
-from fedkin.portfolio.judged import JUDGE
-from fedkin.portfolio.members import EFFORTS, Effort, TrainedMember, WatchMembers, train_member, train_members
-from fedkin.portfolio.together import Folds
-from fedkin.portfolio.weights import Weighed, weigh
-from fedkin.result import History, Result
-from fedkin.result.combined import CombinedModels, Parts
-from fedkin.run import make_options, make_run, with_learning
-from fedkin.run.deployed import per_client_metrics
+from fedkin.portfolio.kept import KeptMembers
+from fedkin.portfolio.members import WatchMembers
+from fedkin.portfolio.outcome import outcome
+from fedkin.portfolio.search import EFFORTS, MemberSearch
+from fedkin.result import Result
+from fedkin.result.stored import read_config
+from fedkin.roster import Roster
+from fedkin.run import Options, make_options, with_learning
+from fedkin.run.directory import RunDirectory, trusted_options
 from fedkin.run.model import model_of_run
+from fedkin.run.recorded import config_of
 from fedkin.streams import Streams
 
-CAUTION = 0.0
-"""A client keeps its own model where the estimated gain is below so many standard errors."""
+TRAINING = {"steps": 10, "batch_size": 32}
+"""Local training in a round, unless it is said otherwise."""
 
 
 def auto(
@@ -49,7 +48,8 @@ def auto(
     """Give every client the best model that collaboration can give, without a choice of method, graph or strength::
 
         1 folds      every client cuts its own training samples into F folds; test samples are out of reach
-        2 members    Local, FedAvg, Kin, each also after 10, 50 and 200 local steps, and pFedBayes, once per fold
+        2 members    Local, FedAvg, Kin, each also after 10, 50 and 200 local steps, and pFedBayes, once per fold; what
+                     held-out samples speak against is not trained further
         3 calibrate  one temperature per member, pooled over the federation
         4 pooled     w0: the weights that combine the members best on held-out samples, every client counting alike
         5 personal   w_i: a client's own weights, drawn to w0 as if that were ten of its samples
@@ -57,210 +57,126 @@ def auto(
                      trained on all of its samples
         7 deploy     Σ_m w_im · (mean over the folds of member m)
 
-    `options` are those of local training (lr, steps, batch_size, …; the rate is chosen on the folds unless given) and of
+    `options` are those of local training (lr, steps, batch_size, …; the rate is chosen on a fold unless given) and of
     `fedkin.train` (engine, workers, dtype). Returns a Result: `models[name]` is one nn.Module, `auto[name]` says which
     members it combines, whether the gate kept the client alone and the gain to expect, `kin` who helps whom.
+
+    With `out`, a run that was killed goes on where it was when it is started again with the same settings.
     """
     if effort not in EFFORTS:
         raise unknown("effort", effort, EFFORTS)
-    if len(federation) < 2:
-        raise FedkinError("auto needs at least two clients; with one there is nobody to learn from")
-    started = time.perf_counter()
-    training = {"steps": 10, "batch_size": 32, **{k: v for k, v in options.items() if k in Sgd.model_fields}}
-    rest = {key: value for key, value in options.items() if key not in Sgd.model_fields}
-    chosen = make_options(rounds=rounds, seed=seed, **rest)
+    training = {**TRAINING, **{key: value for key, value in options.items() if key in Sgd.model_fields}}
+    chosen = make_options(
+        rounds=rounds, seed=seed, **{key: value for key, value in options.items() if key not in Sgd.model_fields}
+    )
     if (chosen.device, chosen.precision) != ("cpu", "float32"):
         raise FedkinError("auto computes on the CPU in float32; leave out device and precision, or use fedkin.train")
     federation = with_learning(federation, chosen)
-    if not federation.task.usual:
-        raise FedkinError(
-            "auto combines models by the default loss of classification and regression; drop loss, class_weight and "
-            "label_smoothing, or train one method: fedkin.train"
-        )
+    refuse_unfit(federation.roster())
     clients = whole_training(federation)
     if chosen.private:
         raise FedkinError(
             "auto moves whole models between clients; leave private out, or train one method: fedkin.train"
         )
     spec = model_of_run(algorithms.make("local"), model, federation.names, federation.task, chosen)
-    plan = EFFORTS[effort]
-    work = _Work(clients, model, spec, plan, training, rounds, chosen, watch)
-    members, weighed, kin, traffic, rate = work.found()
-    training = {**training, "lr": rate}
-    alone = make_run(clients, model, algorithms.make("local", training), chosen).run()
-    kept_alone = weighed.gain < CAUTION * weighed.error
-    parts = parts_of(members, weighed, kept_alone, torch.from_numpy(alone.rows), spec)
-    metrics = judged(clients, spec, chosen, parts)
-    facts = {
-        **alone.facts,
-        "title": "auto",
-        "finished": True,
-        "seconds": time.perf_counter() - started,
-        "bytes": traffic[0],
-        "messages": traffic[1],
-        "alone": alone.metrics["pre"],
-        "auto": told(federation.names, list(members), weighed, kept_alone),
-        "pooled": dict(zip(members, weighed.prior.pooled.tolist())),
-        "temperatures": dict(zip(members, weighed.prior.temperatures.tolist())),
-        "mean_gain": weighed.prior.gain,
-        "effort": effort,
-    }
-    config = {**alone.config, "algorithm": {"name": "auto", "effort": effort, **training}}
-    record = {"round": rounds, "participants": len(federation), "log": {}, "pre": metrics, "post": metrics}
-    record |= {"seconds": facts["seconds"], "evaluation_seconds": 0.0, "bytes": traffic[0], "messages": traffic[1]}
-    result = replace(
-        alone,
-        models=CombinedModels(federation.names, parts, spec, federation.task.one_label),
-        choice=tuple("alone" if kept else "together" for kept in kept_alone),
-        metrics={"pre": metrics, "post": metrics, "deployed": metrics},
-        history=History(federation.names, [record]),
-        config=config,
-        extras={
-            **parts.tensors(),
-            "kin": torch.from_numpy(kin),
-            "start_fedavg": members["fedavg"].rows[0, :1],
-            "start_kin": members["kin"].rows[0],
-        },
-        raw_influence=None,
-        facts=facts,
-    )
-    if out is not None:
-        result.save(out)
-    return result
+    count, used = EFFORTS[effort].cut(clients.train.sizes)
+    streams = Streams(chosen.seed)
 
+    def connected(of: Federation) -> Clients:
+        return connect(chosen.engine, of, spec, streams, chosen.workers, chosen.engine_options)
 
-def joined_splits(one: Split, other: Split) -> Split:
-    """The samples of two splits of the same clients as one."""
-    if not other.sizes.any():
-        return one
-    pairs = [[split.part(k, np.arange(split.sizes[k])) for split in (one, other)] for k in range(len(one))]
-    both = Split.join([part for pair in pairs for part in pair], one.scaling)
-    return Split(both.stored, both.y, both.offsets[::2], one.scaling)
-
-
-def whole_training(federation: Federation) -> Federation:
-    """The federation with its validation samples among those for training: folds take their place."""
-    nothing = Split.join([federation.train.part(0, np.arange(0))] * len(federation), federation.train.scaling)
-    return replace(federation, train=joined_splits(federation.train, federation.validation), validation=nothing)
-
-
-@dataclass
-class _Work:
-    """The training of all members on folds, up to the weights."""
-
-    federation: Federation
-    model: ModelLike
-    spec: ModelSpec
-    effort: Effort
-    training: dict[str, Any]
-    rounds: int
-    options: Any
-    watch: WatchMembers
-
-    def found(self) -> tuple[dict[str, TrainedMember], Weighed, np.ndarray, tuple[int, int], float]:
-        size = len(self.federation)
-        median = float(np.median(self.federation.train.sizes))
-        count = self.effort.folds or (3 if median >= 100 else 5)
-        used = self.effort.used or count
-        cut = folded(self.federation, count, used, self.options.seed)
-        streams = Streams(self.options.seed)
-        how = self.options.engine, cut, self.spec, streams, self.options.workers, self.options.engine_options
-        clients = connect(*how)
-        try:
-            folds = Folds(clients, self.federation.names, used)
-            settings = tuple(
-                Setting(self.federation.names, view.sizes, self.federation.task, self.spec, streams, rounds=self.rounds)
-                for view in folds.views
-            )
-            classes = self.federation.task.one_label
-            rate = self.training.get("lr") or self._rate(folds, settings)
-            training = {**self.training, "lr": rate}
-            members = train_members(folds, settings, self.effort, training, self.rounds, self.watch)
-            models = torch.stack([member.rows for member in members.values()], dim=2)  # (F, K, M, B)
-            weighed = weigh(clients, models, classes, groups=1 if used > 1 else 2)
-            states = [state for state in members["kin"].states if "kin_weights" in state.arrays]
-            kin = np.mean([weights_of(s).toarray() for s in states], axis=0) if states else np.eye(size)
-            return members, weighed, kin, (clients.traffic.total(), clients.traffic.messages), rate
-        finally:
-            clients.close()
-
-    def _rate(self, folds: Folds, settings: tuple[Setting, ...]) -> float:
-        """The learning rate with the smallest held-out loss after a third of the rounds alone."""
-        losses = {}
-        for rate in self.effort.rates:
-            method = algorithms.make("local", {**self.training, "lr": rate})
-            rounds = max(1, self.rounds // 3)
-            trained = train_member(folds, settings, method, rounds, lambda *_: None)
-            losses[rate] = held_out_loss(folds, trained.rows)
-        return min(losses, key=lambda rate: losses[rate])
-
-
-def held_out_loss(folds: Folds, rows: Tensor) -> float:
-    """The mean loss of (F, K, B) models on the samples held out from them, every client counting alike."""
-    rows = rows.flatten(0, 1)
-    sound = np.flatnonzero(torch.isfinite(rows).all(dim=1).cpu().numpy())
-    if len(sound) < len(rows):
-        return float("inf")
-    replies = folds.clients.ask("evaluate", sound, {"rows": rows}, {"parts": ["validation"]}, bill=False)
-    count = replies["validation_count"]
-    return float(replies["validation_loss"][count > 0].clamp(max=1e6).mean()) if bool((count > 0).any()) else 0.0
-
-
-def parts_of(
-    members: dict[str, TrainedMember], weighed: Weighed, kept_alone: np.ndarray, alone: Tensor, spec: ModelSpec
-) -> Parts:
-    """What each client's model is made of: all fold models of its members, or Local alone."""
-    clients: list[list[tuple[Tensor, float, float]]] = []
-    found = list(members.values())
-    for k, kept in enumerate(kept_alone):
-        if kept:
-            clients.append([(alone[k], 1.0, float(weighed.prior.temperatures[0]))])
-            continue
-        own: list[tuple[Tensor, float, float]] = []
-        for m in np.flatnonzero(weighed.personal[k]):
-            rows = found[m].rows[:, k]
-            rows = rows[torch.isfinite(rows).all(dim=1)]
-            share = float(weighed.personal[k, m]) / len(rows)
-            own += [(row, share, float(weighed.prior.temperatures[m])) for row in rows]
-        clients.append(own)
-    return Parts.of(clients, spec.initial_counters())
-
-
-def judged(federation: Federation, spec: ModelSpec, options: Any, parts: Parts) -> dict[str, list[float]]:
-    """Test metrics of the combined models, one value per client."""
-    streams = Streams(options.seed)
-    how = options.engine, federation, spec, streams, options.workers, options.engine_options
-    clients = connect(*how)
-    lengths = np.diff(parts.offsets.cpu().numpy())
-    width, size = int(lengths.max()), len(federation)
-    per_client = {
-        "index": torch.zeros((size, width), dtype=torch.int64),
-        "weights": torch.zeros((size, width), dtype=torch.float64),
-        "temperatures": torch.ones((size, width), dtype=torch.float64),
-    }
-    for k, n in enumerate(lengths):
-        own = slice(int(parts.offsets[k]), int(parts.offsets[k + 1]))
-        for name, values in per_client.items():
-            values[k, :n] = getattr(parts, name)[own]
+    cut = connected(folded(clients, count, used, chosen.seed, whole=True))
     try:
-        replies = clients.ask(JUDGE, np.arange(size), per_client, {"rows": parts.rows}, bill=False)
+        tested = connected(clients)
+        try:
+            folder = None if out is None else Path(out)
+            return combined(cut, tested, clients.roster(), spec, chosen, effort, used, training, folder, watch)
+        finally:
+            tested.close()
     finally:
-        clients.close()
-    return per_client_metrics(replies.ids, replies.arrays, size, ["test"])
+        cut.close()
 
 
-def told(
-    names: Sequence[str], members: Sequence[str], weighed: Weighed, kept_alone: np.ndarray
-) -> dict[str, dict[str, Any]]:
-    """Per client: the members of its model and their weights, whether the gate kept it alone, the gain to expect."""
-    entries = {}
-    for k, name in enumerate(names):
-        gain, error = float(weighed.gain[k]), float(weighed.error[k])
-        mixed = {members[int(m)]: float(weighed.personal[k, m]) for m in np.flatnonzero(weighed.personal[k])}
-        entries[name] = {
-            "members": {"local": 1.0} if kept_alone[k] else mixed,
-            "kept_alone": bool(kept_alone[k]),
-            "gain": (gain, gain - 1.96 * error, gain + 1.96 * error),
-            "samples": int(weighed.count[k]),
-        }
-    return entries
+def refuse_unfit(roster: Roster) -> None:
+    """Refuse what auto cannot work with, before any training."""
+    if len(roster) < 2:
+        raise FedkinError("auto needs at least two clients; with one there is nobody to learn from")
+    if not roster.task.usual:
+        raise FedkinError(
+            "auto combines models by the default loss of classification and regression; drop loss, class_weight and "
+            "label_smoothing, or train one method: fedkin.train"
+        )
+
+
+def combined(
+    cut: Clients,
+    tested: Clients,
+    roster: Roster,
+    spec: ModelSpec,
+    options: Options,
+    effort: str,
+    used: int,
+    training: Mapping[str, Any],
+    out: Path | None,
+    watch: WatchMembers,
+) -> Result:
+    """auto over clients of any engine: `cut` are the K·(F + 1) further clients, `tested` the K clients themselves."""
+    started = time.perf_counter()
+    directory = None if out is None else RunDirectory(out)
+    if directory is not None:
+        if (directory.path / "result.safetensors").exists():
+            raise FedkinError(f"{out} already holds a result; choose another folder")
+        directory.own()
+    try:
+        run = options.model_dump(include={"rounds", "seed", "dtype", "metrics", "headline"})
+        named = {"effort": effort, "model": spec.name or "custom", "data": roster.fingerprint, **training, **run}
+        kept = KeptMembers(out, named)
+        if directory is not None:
+            begun = config_of(roster, spec, algorithms.make("local"), options, None, out)
+            directory.write_config({**begun, "algorithm": {"name": "auto", "effort": effort, **training}}, None, spec)
+        how = roster.names, roster.task, spec, Streams(options.seed), EFFORTS[effort], used, training
+        found = MemberSearch(cut, *how, options.rounds, kept, watch).run()
+        prior = found.weighed.prior
+        members = list(found.members)
+        algorithm = {"name": "auto", "effort": effort, **Sgd(**{**training, "lr": found.rate}).model_dump()}
+        result = outcome(
+            roster, spec, options, tested, found.members, found.weighed, found.alone, cut.traffic,
+            time.perf_counter() - started,
+            {key: value for key, value in algorithm.items() if value is not None},
+            {
+                **dict(zip(("kin_peers", "kin_weights"), map(torch.from_numpy, peers_of(found.kin)))),
+                "start_fedavg": found.members["fedavg"][0, :1],
+                "start_kin": found.members["kin"][0],
+            },
+            {
+                "title": "auto",
+                "pooled": dict(zip(members, prior.pooled.tolist())),
+                "temperatures": dict(zip(members, prior.temperatures.tolist())),
+                "mean_gain": prior.gain,
+                "left_out": list(found.left_out),
+                "effort": effort,
+            },
+        )  # fmt: skip
+        if out is not None:
+            result.save(out)
+            kept.clear()
+        return result
+    finally:
+        if directory is not None:
+            directory.release()
+
+
+def go_on(out: str | Path, watch: WatchMembers = lambda member, round, rounds: None) -> Result:
+    """Go on with a run of auto that was killed, from its directory; bitwise the result of one that was not."""
+    out = Path(out)
+    config = read_config(out)
+    source = {key: value for key, value in config["data"].items() if key != "fingerprint"}
+    if not source:
+        raise FedkinError(
+            f"{out} was made of a federation of your own; call fedkin.auto(federation, …, out={out}) again"
+        )
+    if config["model"]["name"] == "custom":
+        raise FedkinError(f"{out} was made with a model of your own; call fedkin.auto(…, model, out={out}) again")
+    how = trusted_options(out, config["run"], None, None)
+    training = {key: value for key, value in config["algorithm"].items() if key != "name"}
+    return auto(data.load(**source), config["model"]["name"], out=out, watch=watch, **{**how, **training})

@@ -11,7 +11,7 @@ from fedkin.errors import FedkinError, first_fault, unknown
 from fedkin.federation import Federation
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike
-from fedkin.portfolio.auto import auto
+from fedkin.portfolio.auto import TRAINING, auto
 from fedkin.result import Result, load
 from fedkin.run import Options
 
@@ -32,6 +32,10 @@ class Auto(Sgd):
             super().__init__(**settings)
         except ValidationError as problem:
             raise FedkinError(first_fault("auto", problem)) from problem
+
+    def training(self) -> dict[str, Any]:
+        """The settings of local training: those that were given, and auto's own."""
+        return {**TRAINING, **self.model_dump(include=self.model_fields_set - {"effort"})}
 
     def run(self, federation: Federation, model: ModelLike, options: Options, out: Path | None = None) -> Result:
         """The result; from its folder if it is finished there and of the same settings."""

@@ -1,36 +1,40 @@
-"""Evidence: what members predict for samples they have not seen. It stays with the clients; they tell sums of it."""
+"""Evidence: what members say of samples they have not seen. It stays with the clients; they tell sums of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.errors import Forgot
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
 from fedkin.local.transfer import outputs_of
 
-GATHER, TEMPER, SHARES, ERRORS, GAINS = (
-    f"{__name__}:{task}" for task in ("gather evidence", "temper", "shares", "errors", "gains")
+SAY, FORGET, COUNT, SLOPES, ERRORS, GAINS = (
+    f"{__name__}:{task}" for task in ("say", "forget training", "count", "slopes", "errors", "gains")
 )
 """Names of the tasks, as `Clients.ask` takes them."""
 
+CLIP = 20.0
+"""A member that gives the true class less than e^−20 is as wrong as one that gives it e^−20."""
 
-@dataclass
+
+@dataclass(frozen=True)
 class Evidence:
-    """Held-out samples of the shard's clients, padded to the longest (k, n): what M members say of them."""
+    """Held-out samples of some clients, padded to the longest (k, n): what M members say of them."""
 
     outputs: Tensor
-    """(k, n, M, …): logits, or predictions of a regression."""
+    """(k, n, M, …): logits, or predictions of a regression. Where a member broke off the first sound one speaks for it."""
     targets: Tensor
     real: Tensor
     """(k, n) bool: a sample, not padding."""
     group: Tensor
     """(k, n): samples of one group are judged by weights that were fitted without it."""
-    sound: Tensor
-    """(k, M) bool: the member's predictions are finite for all of the client's samples."""
 
     def log_likelihood(self, temperatures: Tensor) -> Tensor:
         """log p of the true class under each member, (k, n, M) float64; −∞ never, padding 0."""
@@ -47,53 +51,112 @@ class Evidence:
         ) - self.outputs.double().reshape(shape)
         return apart * self.real[:, :, None, None]
 
+    def counted(self, variants: Tensor) -> Tensor:
+        """Which samples count for each variant (V, groups) of the evidence, (k, n, V) float64."""
+        return variants.double().T[self.group] * self.real[:, :, None]
 
-CLIP = 20.0
-"""A member that gives the true class less than e^−20 is as wrong as one that gives it e^−20."""
+
+# --- one member after the other ---------------------------------------------------------------------------------------
 
 
-@client_task("gather evidence")
-def gather_task(shard: Shard, request: Request) -> dict[str, Tensor]:
-    """Predict the held-out samples with M models; per_client "models" (k, M, B), shared "groups" (1: by fold).
+@client_task("say")
+def say_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """Have a member say what it thinks of the held-out samples: per_client "models" (k, B), shared "member", "grid" (G,).
 
-    The predictions are kept on the clients. Returns "count" (k,), "effective" (k,), the number of samples that count when
-    one class is rare, and "sound" (k, M).
+    What it says stays on the client. Returns "tempered" (k, G), for classes the sums of −log p at every temperature of the
+    grid, else the sums of squared errors, and "sound" (k,): whether all of it is finite.
     """
-    models, groups = request.per_client["models"], int(request.shared["groups"])
-    members = models.shape[1]
-    sizes = shard.validation.sizes[request.ids]
-    longest = max(1, int(sizes.max(initial=0)))
-    y = shard.validation.y
-    outputs: list[Tensor | None] = [None] * len(request.ids)
+    models, sizes = request.per_client["models"], shard.validation.sizes[request.ids]
+    classes, grid = shard.task.one_label, request.shared["grid"]
+    longest = max(1, int(shard.validation.sizes.max(initial=0)))
+    tail = (shard.task.outputs,) if classes else shard.task.output_shape or (1,)
+    empty = partial(torch.zeros, (longest, *tail), dtype=shard.spec.dtype)
+    said = shard.private(f"said {request.shared['member']}", empty)
+    well = shard.private(f"sound {request.shared['member']}", partial(torch.zeros, 1))
+    sound = torch.isfinite(models).all(dim=1)
 
     def work(place: int) -> None:
-        if sizes[place]:
-            rows = torch.nan_to_num(models[place].to(shard.spec.dtype))
-            outputs[place] = outputs_of(shard, shard.validation, int(request.ids[place]), rows)[0]
+        k, n = int(request.ids[place]), int(sizes[place])
+        if n and bool(sound[place]):
+            said[k, :n] = outputs_of(shard, shard.validation, k, models[place : place + 1])[0][0].view(n, *tail)
+            sound[place] = bool(torch.isfinite(said[k, :n]).all())
 
     shard.each(work, list(range(len(request.ids))))
-    some = next((value for value in outputs if value is not None), None)
-    tail = (shard.task.outputs,) if some is None else tuple(some.shape[2:])
-    kept = torch.zeros((len(request.ids), longest, members, *tail), dtype=shard.spec.dtype)
-    targets = torch.zeros((len(request.ids), longest, *y.shape[1:]), dtype=y.dtype)
-    effective = np.zeros(len(request.ids))
-    for place, value in enumerate(outputs):
-        if value is None:
-            continue
-        own = shard.validation.targets(int(request.ids[place]))
-        kept[place, : len(own)] = value.transpose(0, 1)
+    well[request.ids, 0] = sound.to(well.dtype)
+    found = _padded(shard, request.ids, [request.shared["member"]])
+    told = torch.zeros((len(request.ids), len(grid)), dtype=torch.float64)
+    if classes:
+        told = torch.stack([-found.log_likelihood(value.view(1)).sum(dim=(1, 2)) for value in grid.double()], dim=1)
+    else:
+        told += found.errors().square().mean(dim=3).sum(dim=(1, 2))[:, None]
+    return {"tempered": torch.where(sound[:, None], told, 0.0), "sound": sound}
+
+
+@client_task("forget training")
+def forget_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """Private state of a method that trained before is dropped; what members said stays."""
+    for name in [*shard.store]:
+        if not name.startswith(("said ", "sound ")):
+            shard.store.pop(name), shard.unset.pop(name, None)
+    shard.private("begun", partial(torch.zeros, 1))
+    return {"forgot": torch.ones(len(request.ids), dtype=torch.int64)}
+
+
+def _padded(shard: Shard, ids: np.ndarray, members: list[str], groups: int = 1, fold: Tensor | None = None) -> Evidence:
+    """The evidence of some clients and members, from what was said. A process that does not hold it raises Forgot."""
+    names = [f"{what} {member}" for what in ("said", "sound") for member in members]
+    if any(name not in shard.store for name in names):
+        raise Forgot
+    sizes = shard.validation.sizes[ids]
+    longest = max(1, int(sizes.max(initial=0)))
+    outputs = torch.stack([shard.store[f"said {member}"][ids, :longest] for member in members], dim=2)
+    sound = torch.stack([shard.store[f"sound {member}"][ids, 0] > 0 for member in members], dim=1)
+    first = sound.double().argmax(dim=1)
+    stand_in = outputs[torch.arange(len(ids)), :, first][:, :, None].expand_as(outputs)
+    spoken = sound[:, None, :].reshape(len(ids), 1, len(members), *[1] * (outputs.ndim - 3))
+    outputs = torch.where(spoken, outputs, stand_in)
+    y = shard.validation.y
+    targets = torch.zeros((len(ids), longest, *y.shape[1:]), dtype=y.dtype)
+    for place, k in enumerate(ids):
+        own = shard.validation.targets(int(k))
         targets[place, : len(own)] = own
-        effective[place] = _effective(own, shard.task.one_label)
     real = torch.arange(longest)[None, :] < torch.from_numpy(sizes)[:, None]
-    sound = torch.isfinite(models).all(dim=2) & torch.isfinite(kept).flatten(3).all(dim=3).all(dim=1)
-    group = (torch.arange(longest) % groups).expand(len(request.ids), -1)
-    if groups == 1:
-        group = request.per_client["fold"].view(-1, 1).expand(-1, longest)
-    shard.objects["evidence"] = Evidence(torch.nan_to_num(kept), targets, real, group, sound)
-    told = {"count": torch.from_numpy(sizes.copy()), "effective": torch.from_numpy(effective), "sound": sound}
-    for number in range(int(request.shared["variants"])):  # samples per group
-        told[f"group{number}"] = (real & (group == number)).sum(dim=1)
-    return told
+    group = (torch.arange(longest) % groups).expand(len(ids), -1)
+    if fold is not None and groups == 1:
+        group = fold.view(-1, 1).expand(-1, longest)
+    return Evidence(outputs, targets, real, group)
+
+
+def _gathered(shard: Shard, request: Request) -> tuple[Evidence, Tensor]:
+    """The evidence that a question is about, and log p (k, n, M) of the true classes; made once for several questions."""
+    shared = request.shared
+    members, groups = list(shared["members"]), int(shared["groups"])
+    temperatures = shared.get("temperatures")
+    warm = None if temperatures is None else temperatures.numpy().tobytes()
+    key = (*members, groups, warm, request.ids.tobytes())
+    known: dict[Any, tuple[Evidence, Tensor]] = shard.objects.setdefault("evidence", {})
+    if key not in known:
+        found = _padded(shard, request.ids, members, groups, request.per_client["fold"])
+        logs = torch.zeros(0) if temperatures is None else found.log_likelihood(temperatures)
+        known.clear()
+        known[key] = found, logs
+    return known[key]
+
+
+# --- sums over the members together -----------------------------------------------------------------------------------
+
+
+@client_task("count")
+def count_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """How much there is to judge by: "held_out" (k, V) samples of every variant, "effective" (k,), "sound" (k, M)."""
+    evidence, _ = _gathered(shard, request)
+    effective = [_effective(shard.validation.targets(int(k)), shard.task.one_label) for k in request.ids]
+    members = request.shared["members"]
+    return {
+        "held_out": evidence.counted(request.shared["variants"]).sum(dim=1),
+        "effective": torch.tensor(effective, dtype=torch.float64),
+        "sound": torch.stack([shard.store[f"sound {m}"][request.ids, 0] > 0 for m in members], dim=1),
+    }
 
 
 def _effective(targets: Tensor, classes: bool) -> float:
@@ -103,54 +166,46 @@ def _effective(targets: Tensor, classes: bool) -> float:
     return len(targets) * min(1.0, 2 * (1 - float(torch.bincount(targets).max()) / len(targets)))
 
 
-@client_task("temper")
-def temper_task(shard: Shard, request: Request) -> dict[str, Tensor]:
-    """Sums of −log p under each member at each temperature of a grid, "loss" (k, M, G)."""
-    evidence: Evidence = shard.objects["evidence"]
-    grid: Tensor = request.shared["grid"]
-    members = evidence.outputs.shape[2]
-    told = [-evidence.log_likelihood(value.expand(members)).sum(dim=1) for value in grid]
-    return {"loss": torch.stack(told, dim=2)}
+@client_task("slopes")
+def slopes_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+    """L = −Σ_s log Σ_m w_m p_m(s) over the samples of each variant, at per_client "weights" (k, V, M).
 
-
-def _without(evidence: Evidence, variants: int) -> Tensor:
-    """Which samples count for variant v: all but group v, and all for the last, (k, n, V) float64."""
-    apart = evidence.group[:, :, None] != torch.arange(variants)
-    return (apart & evidence.real[:, :, None]).double()
-
-
-@client_task("shares")
-def shares_task(shard: Shard, request: Request) -> dict[str, Tensor]:
-    """One step of EM: per_client "weights" (k, V, M) → "shares" (k, V, M), Σ_s w_m p_m(s)/Σ_l w_l p_l(s) without group v."""
-    evidence: Evidence = shard.objects["evidence"]
-    weights = request.per_client["weights"].double()
-    likelihood = evidence.log_likelihood(request.shared["temperatures"]).exp()
+    Returns its "value" (k, V), "slopes" (k, V, M) and "curvature" (k, V, M, M).
+    """
+    evidence, logs = _gathered(shard, request)
+    weights, likelihood = request.per_client["weights"].double(), logs.exp()
     mixed = torch.einsum("knm,kvm->knv", likelihood, weights).clamp(min=1e-300)
-    counted = _without(evidence, weights.shape[1]) / mixed
-    return {"shares": weights * torch.einsum("knv,knm->kvm", counted, likelihood)}
+    counted = evidence.counted(request.shared["variants"])
+    each = counted / mixed.square()
+    return {
+        "value": -(mixed.log() * counted).sum(dim=1),
+        "slopes": -torch.einsum("knv,knm->kvm", counted / mixed, likelihood),
+        "curvature": torch.stack(
+            [torch.einsum("kn,knm,knl->kml", each[:, :, v], likelihood, likelihood) for v in range(each.shape[2])], 1
+        ),
+    }
 
 
 @client_task("errors")
 def errors_task(shard: Shard, request: Request) -> dict[str, Tensor]:
-    """Products of the members' residuals, summed without group v: "gram" (k, V, M, M), for regression."""
-    evidence: Evidence = shard.objects["evidence"]
+    """Products of the members' residuals, summed over the samples of each variant: "gram" (k, V, M, M)."""
+    evidence, _ = _gathered(shard, request)
     errors = evidence.errors()
     per_sample = torch.einsum("knmd,knld->knml", errors, errors) / errors.shape[3]
-    counted = _without(evidence, int(request.shared["variants"]))
-    return {"gram": torch.einsum("knv,knml->kvml", counted, per_sample)}
+    return {"gram": torch.einsum("knv,knml->kvml", evidence.counted(request.shared["variants"]), per_sample)}
 
 
 @client_task("gains")
 def gains_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """How much better the combination is than member 0, by loss, each group judged by the weights fitted without it.
 
-    per_client "weights" (k, V, M). Returns "gain" and "square" (k,): Σ d and Σ d² of the differences d per sample.
+    per_client "weights" (k, V, M), row v those without group v. Returns "gain" and "square" (k,): Σ d and Σ d² of the
+    differences d per sample.
     """
-    evidence: Evidence = shard.objects["evidence"]
+    evidence, logs = _gathered(shard, request)
     weights = request.per_client["weights"].double()
     own = weights.gather(1, evidence.group[:, :, None].expand(-1, -1, weights.shape[2]))  # (k, n, M)
     if shard.task.one_label:
-        logs = evidence.log_likelihood(request.shared["temperatures"])
         together = -(logs.exp() * own).sum(dim=2).clamp(min=1e-300).log()
         alone = -logs[:, :, 0]
     else:

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from contextlib import closing
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fedkin import algorithms
-from fedkin.algorithm import Setting
 from fedkin.algorithms.kin import kin_weights
 from fedkin.engines import connect
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
+from fedkin.federation.folds import folded, whole_training
 from fedkin.local.sgd import Sgd
 from fedkin.local.transfer import TRANSFER, in_pieces
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.models.frozen import freeze, with_frozen
-from fedkin.portfolio.auto import judged, parts_of, told, whole_training
-from fedkin.portfolio.folds import folded
-from fedkin.portfolio.members import EFFORTS, TrainedMember, fine_tuned, train_member
+from fedkin.portfolio.kept import KeptMembers
+from fedkin.portfolio.members import fine_tuned, steps_alone
+from fedkin.portfolio.outcome import outcome
+from fedkin.portfolio.search import EFFORTS, MemberSearch
 from fedkin.portfolio.together import Folds
-from fedkin.portfolio.weights import Prior, weigh
-from fedkin.result import History, Result
-from fedkin.result.combined import CombinedModels
-from fedkin.run import make_options, make_run, with_learning
+from fedkin.portfolio.weights import Prior, Told, weigh
+from fedkin.result import Result
+from fedkin.run import make_options, with_learning
 from fedkin.streams import Streams
 
 PEERS = 200
@@ -49,7 +48,7 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
     named = config["model"]["name"] if model is None else model
     if named == "custom":
         raise FedkinError("the run was trained with a model of your own; pass it: join(federation, model=…)")
-    training = {key: value for key, value in config["algorithm"].items() if key in Sgd.model_fields}
+    sgd = Sgd(**{key: value for key, value in config["algorithm"].items() if key in Sgd.model_fields})
     judged_as = {"metrics": result.task.metrics, "headline": result.task.headline}
     chosen = make_options(**{**config["run"], **judged_as, **({} if seed is None else {"seed": seed})})
     federation = with_learning(federation, chosen)
@@ -57,61 +56,39 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
     spec = freeze(ModelSpec.of(named, federation.task, result.extras["start_kin"].dtype), chosen.frozen)
     if spec.layout.frozen:
         spec = with_frozen(spec, result.models.spec.frozen, "the result")  # type: ignore[attr-defined]
-    effort = EFFORTS[str(config["algorithm"]["effort"])]
-    count = effort.folds or (3 if float(np.median(newcomers.train.sizes)) >= 100 else 5)
-    used = effort.used or count
-    streams = Streams(chosen.seed)
-    how = chosen.engine, folded(newcomers, count, used, chosen.seed), spec, streams, chosen.workers
-    clients = connect(*how, chosen.engine_options)
-    try:
-        folds = Folds(clients, newcomers.names, used)
-        settings = tuple(
-            Setting(newcomers.names, view.sizes, federation.task, spec, streams, rounds=chosen.rounds)
-            for view in folds.views
-        )
-        kin, starts = _starts(result, folds, newcomers)
-        local = algorithms.make("local", training)
-        members = {"local": train_member(folds, settings, local, chosen.rounds, lambda *_: None)}
-        sgd = Sgd(**training).model_dump()
+    effort, streams = EFFORTS[str(config["algorithm"]["effort"])], Streams(chosen.seed)
+    count, used = effort.cut(newcomers.train.sizes)
+    engine = chosen.engine, spec, streams, chosen.workers, chosen.engine_options
+    cut = folded(newcomers, count, used, chosen.seed, whole=True)
+    with (
+        closing(connect(engine[0], cut, *engine[1:])) as clients,
+        closing(connect(engine[0], newcomers, *engine[1:])) as tested,
+    ):
+        how = newcomers.names, federation.task, spec, streams, effort, used, sgd.model_dump()
+        search = MemberSearch(clients, *how, chosen.rounds, KeptMembers(None, {}), lambda *_: None)
+        everything, held = search.folds(range(used + 1)), search.folds(range(used))
+        kin, starts = _starts(result, held, newcomers)
+        alone = steps_alone(everything, spec, streams, sgd, chosen.rounds)
+        members = {"local": alone[:used]}
         for name, start in starts.items():
             members[name], done, now = start, 0, start
             for number, steps in enumerate(effort.fine_tuning):
-                now = fine_tuned(folds, now, sgd, steps - done, number)
-                members[f"{name}+{steps}"], done = now, steps
-        prior = _prior(result, list(members))
-        models = torch.stack([member.rows for member in members.values()], dim=2)
-        classes = federation.task.one_label
-        weighed = weigh(clients, models, classes, groups=1 if used > 1 else 2, known=prior)
-        traffic = clients.traffic
-    finally:
-        clients.close()
-    alone = make_run(newcomers, named, local, chosen).run()
-    kept = weighed.gain < 0
-    parts = parts_of(members, weighed, kept, torch.from_numpy(alone.rows), spec)
-    metrics = judged(newcomers, spec, chosen, parts)
-    facts = {
-        **alone.facts,
-        "title": "newcomers",
-        "seconds": time.perf_counter() - started,
-        "bytes": traffic.total(),
-        "messages": traffic.messages,
-        "alone": alone.metrics["pre"],
-        "auto": told(newcomers.names, list(members), weighed, kept),
-        "peers": result.names,
-    }
-    record: dict[str, Any] = {"round": 0, "participants": len(newcomers), "log": {}, "pre": metrics, "post": metrics}
-    record |= {"seconds": facts["seconds"], "evaluation_seconds": 0.0, "bytes": traffic.total()}
-    return replace(
-        alone,
-        models=CombinedModels(newcomers.names, parts, spec, classes),
-        choice=tuple("alone" if own else "together" for own in kept),
-        metrics={"pre": metrics, "post": metrics, "deployed": metrics},
-        history=History(newcomers.names, [{**record, "messages": traffic.messages}]),
-        config={**alone.config, "algorithm": config["algorithm"]},
-        extras={**parts.tensors(), "kin_of_peers": torch.from_numpy(kin)},
-        raw_influence=None,
-        facts=facts,
-    )
+                if f"{name}+{steps}" in result.facts["pooled"]:  # what the federation stopped is not tried again
+                    now = fine_tuned(held, now, sgd.model_dump(), steps - done, number)
+                    members[f"{name}+{steps}"], done = now, steps
+        for name, rows in members.items():
+            search.say(name, rows, range(used))
+        prior, classes = _prior(result, list(members)), federation.task.one_label
+        groups = 1 if used > 1 else 2
+        told = Told(
+            clients, len(newcomers), range(used), list(members), groups, prior.temperatures if classes else None
+        )
+        weighed = weigh(told, prior.temperatures, classes, known=prior)
+        return outcome(
+            newcomers.roster(), spec, chosen, tested, members, weighed, alone[used], clients.traffic,
+            time.perf_counter() - started, config["algorithm"], {"kin_of_peers": torch.from_numpy(kin)},
+            {"title": "newcomers", "peers": result.names},
+        )  # fmt: skip
 
 
 def _check(result: Result, federation: Federation) -> None:
@@ -132,7 +109,7 @@ def _check(result: Result, federation: Federation) -> None:
         raise FedkinError(f"newcomers have the classes {list(mine.classes)}, the run has {list(theirs.classes)}")
 
 
-def _starts(result: Result, folds: Folds, newcomers: Federation) -> tuple[np.ndarray, dict[str, TrainedMember]]:
+def _starts(result: Result, folds: Folds, newcomers: Federation) -> tuple[np.ndarray, dict[str, Tensor]]:
     """A_new (K', K) of the first fold, and where newcomers begin: the common model, and A_new·Ψ in every fold."""
     psi, common = result.extras["start_kin"], result.extras["start_fedavg"]
     sound = torch.isfinite(psi).all(dim=1).cpu().numpy().nonzero()[0][:PEERS]
@@ -150,7 +127,7 @@ def _starts(result: Result, folds: Folds, newcomers: Federation) -> tuple[np.nda
             if k < size:
                 first[k, sound] = share
     shape = folds.count, size, psi.shape[1]
-    return first, {"fedavg": TrainedMember(common.expand(shape).clone()), "kin": TrainedMember(rows.view(shape))}
+    return first, {"fedavg": common.expand(shape).clone(), "kin": rows.view(shape)}
 
 
 def _prior(result: Result, members: list[str]) -> Prior:

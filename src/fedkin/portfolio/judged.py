@@ -16,9 +16,9 @@ JUDGE = f"{__name__}:judge"
 
 @client_task("judge")
 def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
-    """Test metrics of combined models: shared "rows" (U, B); per_client "index", "weights", "temperatures" (k, P)."""
+    """Test metrics of combined models: per_client "models" (k, P, B), "weights" and "temperatures" (k, P); weight 0: none."""
     classes = shard.task.one_label
-    rows = request.shared["rows"].to(shard.spec.dtype)
+    models = request.per_client["models"].to(shard.spec.dtype)
     found: dict[str, Tensor] = {}
     sizes = shard.test.sizes[request.ids]
 
@@ -27,9 +27,7 @@ def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
             return
         weights = request.per_client["weights"][place]
         used = weights > 0
-        outputs, y = outputs_of(
-            shard, shard.test, int(request.ids[place]), rows[request.per_client["index"][place][used]]
-        )
+        outputs, y = outputs_of(shard, shard.test, int(request.ids[place]), models[place][used])
         shape = (-1, *[1] * (outputs.dim() - 1))
         if classes:
             outputs = torch.softmax(
@@ -39,9 +37,10 @@ def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
         found_outputs = together.clamp(min=1e-300).log() if classes else together
         told = {"loss": float(loss_of(shard.task)(found_outputs, y).double().mean())}
         told |= valued(shard.task, shard.task.judge(found_outputs, y), len(y))
+        if classes:
+            told["distinct_count"] = len(torch.unique(found_outputs.argmax(dim=1)))
         for name, value in told.items():
             found.setdefault(name, torch.zeros(len(sizes), dtype=torch.float64))[place] = value
 
-    for place in range(len(sizes)):
-        work(place)
+    shard.each(work, list(range(len(sizes))))
     return {**{f"test_{name}": value for name, value in found.items()}, "test_count": torch.from_numpy(sizes.copy())}

@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin import algorithms
 from fedkin.algorithm import Algorithm, Setting, State
 from fedkin.algorithms.kin import Kin
-from fedkin.errors import FedkinError
+from fedkin.clients import Replies
 from fedkin.local.sgd import Sgd
+from fedkin.models import ModelSpec
+from fedkin.portfolio.evidence import FORGET
 from fedkin.portfolio.together import Fold, Folds
+from fedkin.streams import Streams
 
 FINE_TUNING = 1_000_000
 """Fine-tuning draws its batches as rounds from this number on: never those of training."""
@@ -32,30 +34,35 @@ class TrainedMember:
     states: tuple[State, ...] = ()
 
 
+def begin_anew(folds: Folds) -> None:
+    """Private state of what was trained before is dropped."""
+    folds.clients.ask(FORGET, np.arange(len(folds.clients.names)), bill=False)
+
+
 def train_member(
     folds: Folds,
     settings: tuple[Setting, ...],
     method: Algorithm,
     rounds: int,
     watch: WatchMembers,
-    start: TrainedMember | None = None,
+    start: Tensor | None = None,
 ) -> TrainedMember:
     """Train a method in all folds, round by round; what its clients would deploy. Private state begins anew.
 
-    For Kin, `start` are models trained alone, from which it estimates its first weights.
+    For Kin, `start` (F, K, B) are models trained alone, from which it estimates its first weights.
     """
-    folds.clients.restore({})
+    begin_anew(folds)
     states = [method.start(setting) for setting in settings]
 
     def begun(fold: Fold) -> State:
-        here = settings[fold.number]
+        here = settings[fold.place]
         assert start is not None
         assert isinstance(method, Kin)
-        return method.estimated(states[fold.number], start.rows[fold.number], fold, here.everyone, here)
+        return method.estimated(states[fold.place], start[fold.place], fold, here.everyone, here)
 
     def one_round(fold: Fold) -> State:
-        here = settings[fold.number]
-        return method.round(states[fold.number], fold, here.everyone, here)
+        here = settings[fold.place]
+        return method.round(states[fold.place], fold, here.everyone, here)
 
     if start is not None:
         states[:] = folds.each(begun)
@@ -64,82 +71,57 @@ def train_member(
         watch(method.name, number, rounds)
 
     def models(fold: Fold) -> Tensor:
-        setting, post = settings[fold.number], method.deploys == "trained"
-        replies = method.evaluate(states[fold.number], fold, setting, post, [], disclose=True)
-        return placed(replies.ids, replies["model"], len(setting))
+        setting, post = settings[fold.place], method.deploys == "trained"
+        if not post and not method.private(setting):
+            return method.received(states[fold.place], setting)
+        replies = method.evaluate(states[fold.place], fold, setting, post, [], disclose=True)
+        return placed(replies, "model", states[fold.place].rows)
 
     return TrainedMember(torch.stack(folds.each(models)), tuple(states))
 
 
-def fine_tuned(folds: Folds, start: TrainedMember, sgd: Mapping[str, Any], steps: int, number: int) -> TrainedMember:
-    """The models after `steps` more local steps on every client."""
-    how = {"sgd": {**sgd, "steps": steps}, "round": FINE_TUNING + number, "private": ()}
+def steps_alone(
+    folds: Folds, spec: ModelSpec, streams: Streams, sgd: Sgd, rounds: int, ids: np.ndarray | None = None
+) -> Tensor:
+    """Models (F, K, B) of clients that train alone: all steps in one question, unless the rate changes with the round.
+
+    With `ids` those clients alone; the others' rows are NaN.
+    """
+    steady = sgd.lr_schedule == "constant" and sgd.lr_decay == 1
+    pieces = [(1, rounds)] if steady else [(number, 1) for number in range(1, rounds + 1)]
+    first = spec.initial_row(streams)
+    asked = np.arange(len(folds.names)) if ids is None else ids
+    beginning = first.new_full((len(folds.names), len(first)), torch.nan)
+    beginning[torch.from_numpy(asked)] = first
+    rows = torch.stack([beginning] * folds.count)
+    begin_anew(folds)
+    for number, count in pieces:
+        length = {"steps": sgd.steps * count} if sgd.steps else {"epochs": sgd.epochs * count}
+        rows = more_steps(folds, rows, {**sgd.told(number), **length}, number)
+    return rows
+
+
+def fine_tuned(folds: Folds, rows: Tensor, sgd: Mapping[str, Any], steps: int, number: int) -> Tensor:
+    """The models (F, K, B) after `steps` more local steps on every client."""
+    return more_steps(folds, rows, {**sgd, "steps": steps}, FINE_TUNING + number)
+
+
+def more_steps(folds: Folds, start: Tensor, sgd: Mapping[str, Any], round: int) -> Tensor:
+    """The models (F, K, B) after local training; those that are not finite stay as they are."""
+    how = {"sgd": dict(sgd), "round": round, "private": ()}
 
     def work(fold: Fold) -> Tensor:
-        rows = start.rows[fold.number]
-        sound = np.flatnonzero(torch.isfinite(rows).all(dim=1).cpu().numpy())
+        rows = start[fold.place]
+        sound = np.flatnonzero(torch.isfinite(rows).all(dim=1).numpy())
         replies = fold.ask("train", sound, {"rows": rows[torch.from_numpy(sound)]}, how)
-        return placed(replies.ids, replies["rows"], len(rows))
+        return placed(replies, "rows", rows)
 
-    return TrainedMember(torch.stack(folds.each(work)))
-
-
-def placed(ids: np.ndarray, rows: Tensor, clients: int) -> Tensor:
-    """Rows (K, B) with those of `ids` in place and NaN elsewhere."""
-    found = torch.full((clients, rows.shape[1]), torch.nan, dtype=rows.dtype)
-    found[torch.from_numpy(ids)] = rows
-    return found
+    return torch.stack(folds.each(work))
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much is tried. `folds` None: 3 where the median client has at least 100 samples, else 5."""
-
-    folds: int | None
-    used: int | None
-    """How many of the folds are held out; None: all."""
-    fine_tuning: tuple[int, ...]
-    bayes: bool
-    rates: tuple[float, ...]
-    """Learning rates that a short test on the folds chooses from."""
-
-
-EFFORTS = {
-    "quick": Effort(4, 1, (10, 50), False, (0.03, 0.1, 0.3)),
-    "standard": Effort(None, None, (10, 50, 200), True, (0.03, 0.1, 0.3)),
-    "thorough": Effort(5, None, (10, 50, 200), True, (0.01, 0.03, 0.1, 0.3, 1.0)),
-}
-
-
-def train_members(
-    folds: Folds,
-    settings: tuple[Setting, ...],
-    effort: Effort,
-    training: Mapping[str, Any],
-    rounds: int,
-    watch: WatchMembers,
-) -> dict[str, TrainedMember]:
-    """All members by name. Fine-tuned ones share one trajectory: 50 steps go on where 10 ended."""
-    sgd = {key: value for key, value in training.items() if key in Sgd.model_fields}
-    found: dict[str, TrainedMember] = {
-        "local": train_member(folds, settings, algorithms.make("local", sgd), rounds, watch)
-    }
-    found["fedavg"] = train_member(folds, settings, algorithms.make("fedavg", sgd), rounds, watch)
-    kin = algorithms.make("kin", sgd)
-    found["kin"] = train_member(folds, settings, kin, rounds, watch, start=found["local"])
-    local = Sgd(**sgd).model_dump()
-    for name in ("fedavg", "kin"):
-        done, now = 0, found[name]
-        folds.clients.restore({})
-        for number, steps in enumerate(effort.fine_tuning):
-            now = fine_tuned(folds, now, local, steps - done, number)
-            found[f"{name}+{steps}"], done = now, steps
-    if effort.bayes:
-        own = {**sgd, "lr": 0.01, "steps": 5, "zeta": 0.1, "inner_steps": 2}
-        bayes = algorithms.make("pfedbayes", own)
-        try:
-            bayes.check(settings[0])
-        except FedkinError:  # a network it cannot take: the others do without it
-            return found
-        found["pfedbayes"] = train_member(folds, settings, bayes, rounds, watch)
+def placed(replies: Replies, name: str, rows: Tensor) -> Tensor:
+    """The answered rows of that name, NaN where a client did not answer; as many and as long as `rows` (K, B)."""
+    found = torch.full_like(rows, torch.nan, memory_format=torch.contiguous_format)
+    if len(replies):  # nobody answers where all have diverged
+        found[torch.from_numpy(replies.ids)] = replies[name]
     return found

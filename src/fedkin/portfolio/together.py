@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, BrokenBarrierError
 from typing import Any, TypeVar
@@ -19,15 +19,16 @@ T = TypeVar("T")
 
 
 class Folds:
-    """K·F clients as F federations of K, fold after fold; `each` does the same in all of them, in step.
+    """Some of the folds that K·F clients stand for, as federations of K; `each` does the same in all of them, in step.
 
     To a stacked kernel folds are further clients: when every fold asks the same, as methods do that differ in rows alone,
     that is one question to K·F clients instead of F.
     """
 
-    def __init__(self, clients: Clients, names: tuple[str, ...], count: int) -> None:
-        self.clients, self.names, self.count = clients, names, count
-        self.views = tuple(Fold(self, fold) for fold in range(count))
+    def __init__(self, clients: Clients, names: tuple[str, ...], numbers: Sequence[int]) -> None:
+        self.clients, self.names, self.numbers, count = clients, names, tuple(numbers), len(numbers)
+        self.count = count
+        self.views = tuple(Fold(self, place, number) for place, number in enumerate(numbers))
         self._questions: list[tuple[Any, ...]] = [()] * count
         self._answers: list[Replies] = []
         self._fault: Exception | None = None
@@ -67,18 +68,18 @@ class Folds:
             if len(tasks) == 1 and all(_same(q[3], self._questions[0][3]) for q in self._questions):
                 self._answers = self._as_one()
             else:
-                self._answers = [self._alone(fold, *question) for fold, question in enumerate(self._questions)]
+                self._answers = [self._alone(fold, *asked) for fold, asked in zip(self.numbers, self._questions)]
         except Exception as problem:
             self._fault = problem
             raise
 
     def _as_one(self) -> list[Replies]:
         size, asked = len(self.names), [question[1] for question in self._questions]
-        ids = np.concatenate([own + fold * size for fold, own in enumerate(asked)])
+        ids = np.concatenate([own + fold * size for fold, own in zip(self.numbers, asked)])
         keys = self._questions[0][2]
         rows = {key: torch.cat([question[2][key] for question in self._questions]) for key in keys}
         replies = self.clients.ask(self._questions[0][0], ids, rows, *self._questions[0][3:])
-        return [self._part(replies, fold) for fold in range(self.count)]
+        return [self._part(replies, fold) for fold in self.numbers]
 
     def _part(self, replies: Replies, fold: int) -> Replies:
         size = len(self.names)
@@ -101,9 +102,9 @@ class Folds:
 class Fold:
     """One of the F federations, as a method sees it (the part of the `Clients` contract that members need)."""
 
-    def __init__(self, folds: Folds, number: int) -> None:
+    def __init__(self, folds: Folds, place: int, number: int) -> None:
         size = len(folds.names)
-        self.folds, self.number, self.names = folds, number, folds.names
+        self.folds, self.place, self.names = folds, place, folds.names
         self.sizes = folds.clients.sizes[number * size : (number + 1) * size]
         self.traffic: Traffic = folds.clients.traffic
 
@@ -115,7 +116,7 @@ class Fold:
         shared: Mapping[str, Any] | None = None,
         bill: bool = True,
     ) -> Replies:
-        return self.folds.ask(self.number, task, ids, dict(per_client or {}), dict(shared or {}), bill)
+        return self.folds.ask(self.place, task, ids, dict(per_client or {}), dict(shared or {}), bill)
 
     def link(self, graph: ClientGraph) -> None:
         raise FedkinError("members of auto use no graph between clients that write to each other")

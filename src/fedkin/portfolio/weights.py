@@ -6,14 +6,15 @@ is fitted without a group is honest about it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import LinearConstraint, minimize
 
 from fedkin.clients import Clients
-from fedkin.portfolio.evidence import ERRORS, GAINS, GATHER, SHARES, TEMPER
+from fedkin.portfolio.evidence import COUNT, ERRORS, GAINS, SLOPES
+from fedkin.portfolio.simplex import Expansion, minimised, on_simplex
 from fedkin.run.deployed import PSEUDO_SAMPLES
 
 KAPPA = 10.0
@@ -21,7 +22,8 @@ KAPPA = 10.0
 SMALLEST = 0.05
 """Members with less weight are dropped."""
 TEMPERATURES = np.geomspace(0.25, 8.0, 26)
-ITERATIONS = 60
+FLAT = 1e-6
+"""A prior that only keeps weights above zero."""
 
 
 @dataclass(frozen=True)
@@ -49,151 +51,156 @@ class Weighed:
 
 
 class Told:
-    """Sums told by K·F further clients, added up over the folds of each client."""
+    """Sums told by further clients, fold after fold, added up over the folds of each client."""
 
-    def __init__(self, clients: Clients, models: torch.Tensor, groups: int) -> None:
-        """`models` (F, K, M, B). With one fold its samples are dealt out to `groups` groups, else a fold is one."""
-        folds, self.size, self.members, _ = models.shape
-        self.clients, self.everyone = clients, np.arange(folds * self.size)
-        self.folds = folds
-        self.variants = (folds if groups == 1 else groups) + 1
-        fold = torch.arange(folds).repeat_interleave(self.size)
-        per_client = {"models": models.flatten(0, 1), "fold": fold}
-        told = clients.ask(GATHER, self.everyone, per_client, {"groups": groups, "variants": self.variants - 1})
-        in_group = np.stack([self._sum(told[f"group{v}"]) for v in range(self.variants - 1)], axis=1)
-        everything = self._sum(told["count"])
-        self.count = np.concatenate([everything[:, None] - in_group, everything[:, None]], axis=1)  # (K, V)
-        self.effective = self._sum(told["effective"])
-        sound = told["sound"].view(folds, self.size, self.members).all(dim=0)
-        sound[:, 0] |= ~sound.any(dim=1)
-        self.sound: np.ndarray = sound.cpu().numpy()
+    def __init__(
+        self,
+        clients: Clients,
+        size: int,
+        folds: Sequence[int],
+        members: Sequence[str],
+        groups: int = 1,
+        temperatures: np.ndarray | None = None,
+    ) -> None:
+        """`folds` of `size` clients each. With one fold its samples are dealt out to `groups` groups, else a fold is one."""
+        self.clients, self.size, self.folds, self.members = clients, size, list(folds), list(members)
+        self.everyone = np.concatenate([fold * size + np.arange(size) for fold in self.folds])
+        parts = len(self.folds) if groups == 1 else groups
+        self.variants = torch.cat([1 - torch.eye(parts), torch.ones(1, parts)]).double()
+        place = torch.arange(len(self.folds)).repeat_interleave(size)
+        self.per_client = {"fold": place}
+        self.shared = {"members": self.members, "groups": groups, "variants": self.variants}
+        if temperatures is not None:
+            self.shared["temperatures"] = torch.from_numpy(temperatures)
+        told = self._told(COUNT)
+        self.count, self.effective = self._sum(told["held_out"]), self._sum(told["effective"])
+        self.sound = told["sound"].view(len(self.folds), size, -1).all(dim=0).numpy()
+
+    def _told(self, task: str, **per_client: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Answers in the order of `everyone`; of those who gave none, zeros."""
+        replies = self.clients.ask(task, self.everyone, {**self.per_client, **per_client}, self.shared)
+        if len(replies) == len(self.everyone):
+            return dict(replies.arrays)
+        at = torch.from_numpy(np.searchsorted(self.everyone, replies.ids))
+        found = {}
+        for name, value in replies.arrays.items():
+            found[name] = value.new_zeros((len(self.everyone), *value.shape[1:]))
+            found[name][at] = value
+        return found
 
     def _sum(self, values: torch.Tensor) -> np.ndarray:
-        return values.double().reshape(self.folds, self.size, *values.shape[1:]).sum(dim=0).cpu().numpy()
+        return np.asarray(
+            values.double().reshape(len(self.folds), self.size, *values.shape[1:]).sum(dim=0).numpy(), dtype=float
+        )
 
-    def ask(self, task: str, weights: np.ndarray | None = None, **shared: object) -> dict[str, np.ndarray]:
+    def ask(self, task: str, weights: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """A question to all; `weights` (K, V, M) go to every fold of a client. Answers are sums over folds, (K, …)."""
-        per_client = {} if weights is None else {"weights": torch.from_numpy(np.tile(weights, (self.folds, 1, 1)))}
-        told = self.clients.ask(task, self.everyone, per_client, shared)
-        return {name: self._sum(value) for name, value in told.arrays.items()}
+        given = {} if weights is None else {"weights": torch.from_numpy(np.tile(weights, (len(self.folds), 1, 1)))}
+        return {name: self._sum(value) for name, value in self._told(task, **given).items()}
+
+    def slopes(self, weights: np.ndarray) -> Expansion:
+        """Value (K, V), slopes (K, V, M) and curvatures of the clients' losses at weights (K, V, M)."""
+        told = self.ask(SLOPES, weights)
+        return told["value"], told["slopes"], told["curvature"]
 
 
-def weigh(
-    clients: Clients, models: torch.Tensor, classification: bool, groups: int = 1, known: Prior | None = None
-) -> Weighed:
-    """All of it, for members whose models are (F, K, M, B); member 0 is Local. `known` is not estimated again."""
-    told = Told(clients, models, groups)
-    given = None if known is None else np.tile(known.pooled, (told.variants, 1))
+def weigh(told: Told, temperatures: np.ndarray, classification: bool, known: Prior | None = None) -> Weighed:
+    """All of it; member 0 is Local. `known` is not estimated again."""
+    variants = len(told.variants)
+    given = None if known is None else np.tile(known.pooled, (variants, 1))
     if classification:
-        temperatures = tempered(told) if known is None else known.temperatures
-        pooled = _mixed_pool(told, temperatures) if given is None else given
-        weights = _mixed_personal(told, temperatures, pooled)
+        pooled = mixed_pool(told)[0] if given is None else given
+        weights = _mixed_personal(told, pooled)
     else:
-        temperatures = np.ones(told.members)
-        gram = told.ask(ERRORS, variants=told.variants)["gram"]
-        pooled = _least_squares_pool(told, gram) if given is None else given
+        gram = told.ask(ERRORS)["gram"]
+        pooled = least_squares_pool(told, gram)[0] if given is None else given
         weights = _least_squares_personal(told, gram, pooled)
-    weights = without_small(weights)
-    found = told.ask(GAINS, weights, temperatures=torch.from_numpy(temperatures))
+    weights = without_small(_sound_alone(weights, told.sound))
+    found = told.ask(GAINS, weights)
     count = told.count[:, -1]
     mean = mean_gain(found["gain"], count) if known is None else known.gain
     gain, error = shrunken(found["gain"], found["square"], count, told.effective, mean)
     return Weighed(Prior(temperatures, pooled[-1], mean), weights[:, -1], gain, error, count)
 
 
-def tempered(told: Told) -> np.ndarray:
-    """One temperature per member, (M,): the smallest mean held-out loss, every client counting alike."""
-    loss = told.ask(TEMPER, grid=torch.from_numpy(TEMPERATURES))["loss"]
-    each = loss / np.maximum(told.count[:, -1], 1)[:, None, None]
-    counts = (told.sound & (told.count[:, -1:] > 0))[:, :, None]
-    return TEMPERATURES[(each * counts).sum(axis=0).argmin(axis=1)]
+def tempered(losses: np.ndarray, counts: np.ndarray) -> tuple[int, float]:
+    """Which temperature of the grid has the smallest mean held-out loss, every client counting alike, and that loss.
+
+    `losses` (K, G) are sums over a client's samples, `counts` (K,) their numbers; clients without any are left out.
+    """
+    there = counts > 0
+    if not there.any():
+        return int(np.abs(np.log(TEMPERATURES)).argmin()), float("inf")
+    means = (losses[there] / counts[there, None]).mean(axis=0)
+    best = int(means.argmin())
+    return best, float(means[best])
 
 
-def _spread(told: Told, pooled: np.ndarray) -> np.ndarray:
-    """Pooled weights (V, M) for every client, (K, V, M): members that broke off for a client get none there."""
-    weights = pooled[None] * told.sound[:, None, :]
-    weights[:, :, 0] += (weights.sum(axis=2) <= 0) * 1.0
-    return weights / weights.sum(axis=2, keepdims=True)
+def _alike(count: np.ndarray) -> np.ndarray:
+    """How much a sample of each client counts in each variant, (K, V), so that clients count alike."""
+    there = count > 0
+    return np.asarray(there / np.maximum(count, 1) / np.maximum(there.sum(axis=0), 1))
 
 
-def _mixed_pool(told: Told, temperatures: np.ndarray) -> np.ndarray:
-    """w0 (V, M) by EM: w0 ← mean over clients of their mean responsibilities."""
-    pooled = np.full((told.variants, told.members), 1 / told.members)
-    taking_part = told.count > 0
-    for _ in range(ITERATIONS):
-        shares = told.ask(SHARES, _spread(told, pooled), temperatures=torch.from_numpy(temperatures))["shares"]
-        means = shares / np.maximum(told.count, 1)[:, :, None]
-        total = (means * taking_part[:, :, None]).sum(axis=0)
-        pooled = total / np.maximum(total.sum(axis=1, keepdims=True), 1e-300)
-    return pooled
+def mixed_pool(told: Told) -> tuple[np.ndarray, np.ndarray]:
+    """w0 (V, M) that minimise the mean of the clients' losses −log Σ_m w_m p_m, and these losses (V,)."""
+    alike = _alike(told.count)
+
+    def ask(weights: np.ndarray) -> Expansion:
+        value, slopes, curvature = told.slopes(np.tile(weights, (told.size, 1, 1)))
+        summed = np.einsum("kv,kvm->vm", alike, slopes), np.einsum("kv,kvml->vml", alike, curvature)
+        return (alike * value).sum(axis=0), *summed
+
+    shape = len(told.variants), len(told.members)
+    return minimised(ask, np.full(shape, 1 / shape[1]), np.full(shape, FLAT))
 
 
-def _mixed_personal(told: Told, temperatures: np.ndarray, pooled: np.ndarray) -> np.ndarray:
-    """w_i (K, V, M) by EM: w ← (Σ_s r_s + κ·w0)/(n_i + κ)."""
-    prior = _spread(told, pooled)
-    weights = prior
-    for _ in range(ITERATIONS):
-        shares = told.ask(SHARES, weights, temperatures=torch.from_numpy(temperatures))["shares"]
-        weights = (shares + KAPPA * prior) / (told.count + KAPPA)[:, :, None]
-        weights = weights / weights.sum(axis=2, keepdims=True)
-    return weights
+def _mixed_personal(told: Told, pooled: np.ndarray) -> np.ndarray:
+    """w_i (K, V, M) = argmin −Σ_s log Σ_m w_m p_m(s) − κ Σ w0 log w."""
+    shape = told.size, *pooled.shape
+    flat = told.size * len(pooled), pooled.shape[1]
+    prior = np.tile(KAPPA * np.maximum(pooled, FLAT), (told.size, 1, 1)).reshape(flat)
+
+    def ask(weights: np.ndarray) -> Expansion:
+        value, slopes, curvature = told.slopes(weights.reshape(shape))
+        return value.reshape(-1), slopes.reshape(flat), curvature.reshape(*flat, flat[1])
+
+    return minimised(ask, prior / prior.sum(axis=1, keepdims=True), prior)[0].reshape(shape)
 
 
-def _least_squares_pool(told: Told, gram: np.ndarray) -> np.ndarray:
-    """w0 (V, M): the smallest mean squared error on the simplex, every client counting alike."""
-    fit = np.array([m == 0 or bool(told.sound[:, m].all()) for m in range(told.members)])
-    means = (gram / np.maximum(told.count, 1)[:, :, None, None]).mean(axis=0)
-    found = np.zeros((told.variants, told.members))
-    for v in range(told.variants):
-        found[v, fit] = on_simplex(means[v][np.ix_(fit, fit)], np.full(fit.sum(), 1e-6))
-    return found
+def least_squares_pool(told: Told, gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """w0 (V, M) with the smallest mean squared error on the simplex, every client counting alike, and that error (V,)."""
+    means = np.einsum("kv,kvml->vml", _alike(told.count), gram)
+    found = on_simplex(means, np.zeros(means.shape[:2]), np.full(means.shape[:2], FLAT))
+    return found, np.einsum("vm,vml,vl->v", found, means, found)
 
 
 def _least_squares_personal(told: Told, gram: np.ndarray, pooled: np.ndarray) -> np.ndarray:
     """w_i (K, V, M) = argmin wᵀG_i w/(2σ_i²) − κ Σ w0 log w; σ_i² the MSE of the federation's best member."""
-    prior = _spread(told, pooled)
-    weights = prior.copy()
     errors = np.diagonal(gram, axis1=2, axis2=3)
-    mean = (errors / np.maximum(told.count, 1)[:, :, None]).mean(axis=0)
-    everywhere = np.array([m == 0 or bool(told.sound[:, m].all()) for m in range(told.members)])
-    for v in range(told.variants):
-        best = int(np.where(everywhere, mean[v], np.inf).argmin())
-        for k in range(told.size):
-            use = np.flatnonzero(prior[k, v] > 1e-4)
-            sigma = (errors[k, v, best] + 5 * mean[v, best]) / (told.count[k, v] + 5)
-            part = gram[k, v][np.ix_(use, use)] / (2 * max(sigma, 1e-12))
-            weights[k, v] = 0
-            weights[k, v, use] = on_simplex(part, KAPPA * prior[k, v, use])
-    return weights
+    mean = np.einsum("kv,kvm->vm", _alike(told.count), errors)  # (V, M)
+    best = mean.argmin(axis=1)
+    variants = np.arange(len(pooled))
+    sigma = (errors[:, variants, best] + 5 * mean[variants, best]) / (told.count + 5)  # (K, V)
+    size = told.size * len(pooled), pooled.shape[1]
+    scaled = (gram / (2 * np.maximum(sigma, 1e-12))[:, :, None, None]).reshape(*size, size[1])
+    prior = np.tile(KAPPA * np.maximum(pooled, FLAT), (told.size, 1, 1)).reshape(size)
+    return on_simplex(scaled, np.zeros(size), prior).reshape(told.size, *pooled.shape)
 
 
-def on_simplex(gram: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """argmin over the simplex of wᵀ G w − Σ prior log w, (M,): a convex problem, solved by SLSQP.
-
-    >>> on_simplex(np.diag([1.0, 3.0]), np.full(2, 1e-9)).round(3)
-    array([0.75, 0.25])
-    """
-    if len(gram) == 1:
-        return np.ones(1)
-    scale = max(float(np.trace(gram)) / len(gram) + float(prior.sum()), 1e-12)
-
-    def value(w: np.ndarray) -> tuple[float, np.ndarray]:
-        safe = np.maximum(w, 1e-9)
-        return (w @ gram @ w - prior @ np.log(safe)) / scale, (2 * gram @ w - prior / safe) / scale
-
-    start = prior / prior.sum()
-    bounds = [(1e-9, 1.0)] * len(start)
-    total = LinearConstraint(np.ones((1, len(start))), 1, 1)
-    found = minimize(value, start, jac=True, bounds=bounds, constraints=total, method="SLSQP")
-    w = np.clip(found.x if np.isfinite(found.x).all() else start, 0, None)
-    return w / w.sum()
+def _sound_alone(weights: np.ndarray, sound: np.ndarray) -> np.ndarray:
+    """Weights (K, V, M); what members have that broke off for a client (`sound` (K, M)) goes to its first sound one."""
+    moved = np.where(sound[:, None, :], weights, 0)
+    first = sound.argmax(axis=1)
+    moved[np.arange(len(weights)), :, first] += (weights * ~sound[:, None, :]).sum(axis=2)
+    return moved
 
 
 def without_small(weights: np.ndarray) -> np.ndarray:
     """Weights (K, V, M) without those below 0.05 (the largest stays), scaled to sum 1."""
     largest = weights.max(axis=2, keepdims=True)
     kept = np.where((weights >= SMALLEST) | (weights == largest), weights, 0)
-    return kept / kept.sum(axis=2, keepdims=True)
+    return np.asarray(kept / kept.sum(axis=2, keepdims=True))
 
 
 def mean_gain(gain: np.ndarray, count: np.ndarray) -> float:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import secrets
 
 import numpy as np
+import torch
 from scipy.special import ndtri
 from torch import Tensor
 
 from fedkin.errors import FedkinError
+from fedkin.privacy.accounting import accountants
 
 
 def secret_normal(shape: tuple[int, ...]) -> np.ndarray:
@@ -19,6 +22,49 @@ def secret_normal(shape: tuple[int, ...]) -> np.ndarray:
     """
     words = np.frombuffer(secrets.token_bytes(8 * math.prod(shape)), dtype=np.uint64) >> np.uint64(11)
     return ndtri((words.astype(np.float64) + 0.5) * 2.0**-53).reshape(shape)
+
+
+class SecretStream:
+    """Random numbers of one client that nobody else can draw again: AES in counter mode, its key from the operating system.
+
+    `insecure` is a word to make the key of instead, for tests: whoever knows it can subtract the noise.
+    """
+
+    def __init__(self, insecure: int | None = None) -> None:
+        accountants()  # the same extra brings the cipher
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        key = secrets.token_bytes(32) if insecure is None else hashlib.blake2b(str(insecure).encode()).digest()[:32]
+        self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        self._zeros, self._room = b"", bytearray()
+        self._radius = self._angle = torch.empty(0)
+
+    def _words(self, count: int) -> Tensor:
+        """Uniform 32-bit words as int32, (count,), until the next call."""
+        if len(self._zeros) < 4 * count:
+            self._zeros, self._room = bytes(4 * count), bytearray(4 * count + 15)
+        self._cipher.update_into(memoryview(self._zeros)[: 4 * count], self._room)
+        return torch.frombuffer(self._room, dtype=torch.int32, count=count)
+
+    def fill(self, out: Tensor, scale: float) -> None:
+        """Write N(0, scale²) numbers into a flat float32 tensor, by the method of Box and Muller."""
+        if not len(out):
+            return
+        half = (len(out) + 1) // 2
+        words = self._words(2 * half)
+        if len(self._radius) < half:  # fresh memory for every step would cost as much as the cipher
+            self._radius, self._angle = torch.empty(half), torch.empty(half)
+        radius = self._radius[:half].copy_(words[:half].bitwise_and_(0x7FFFFFFF)).add_(0.5).mul_(2.0**-31)
+        radius.log_().mul_(-2 * scale**2).sqrt_()
+        angle = self._angle[:half].copy_(words[half:]).mul_(math.pi * 2.0**-31)
+        torch.cos(angle, out=out[:half]).mul_(radius)
+        rest = len(out) - half
+        torch.sin(angle[:rest], out=out[half:]).mul_(radius[:rest])
+
+    def chosen(self, rows: int, columns: int, rate: float) -> np.ndarray:
+        """A (rows, columns) mask whose entries are true with probability `rate`, to within 2⁻³²."""
+        words = self._words(rows * columns).numpy().view(np.uint32)
+        return (words < math.ceil(rate * 2**32) if rate < 1 else words == words).reshape(rows, columns)
 
 
 def spend(spent: Tensor, epsilon: float, delta: float, limit: tuple[float, float] | None, client: str) -> None:

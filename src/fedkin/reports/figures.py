@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -42,6 +43,41 @@ def federation_figure(federation: Federation, ax: Axes | None = None) -> Axes:
     ax.set_ylabel("training samples")
     ax.margins(x=0.01)
     return _plain(ax)
+
+
+def federation_map(federation: Federation, ax: Axes | None = None) -> Axes:
+    """Where the clients are and who is joined with whom, from their latitudes and longitudes (`truth["coordinates"]`)."""
+    from matplotlib.collections import LineCollection
+
+    if "coordinates" not in federation.truth:
+        raise FedkinError("the places of these clients are not known; there is no map to draw")
+    ax = _axes(ax, (4.5, 6))
+    latitude, longitude = np.asarray(federation.truth["coordinates"], dtype=float).T
+    places = np.stack([longitude, latitude], axis=1)
+    if federation.graph is not None:
+        edges = np.stack(federation.graph.adjacency.nonzero(), axis=1)
+        ends = places[edges[edges[:, 0] < edges[:, 1]]]
+        ax.add_collection(LineCollection(list(ends), colors=ALONE, linewidths=0.6, alpha=0.6))
+    ax.scatter(longitude, latitude, s=14, color=BETTER, zorder=2)
+    ax.set_aspect(1 / np.cos(np.radians(latitude.mean())))
+    ax.set(xlabel="longitude", ylabel="latitude")
+    return _plain(ax)
+
+
+def write_pictures(federation: Federation, path: Path) -> Path:
+    """Who holds what, and beside it the map where the clients' places are known, in one file."""
+    from matplotlib.figure import Figure
+
+    mapped = "coordinates" in federation.truth
+    width = max(5.0, min(14.0, 0.22 * len(federation) + 2))
+    figure = Figure(figsize=(width + 4.5 * mapped, 6 if mapped else 3.6), layout="constrained")
+    axes = figure.subplots(1, 1 + mapped, squeeze=False, width_ratios=[width, 4.5][: 1 + mapped])[0]
+    federation_figure(federation, axes[0])
+    if mapped:
+        federation_map(federation, axes[1])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=90)
+    return path
 
 
 class ResultPlots:

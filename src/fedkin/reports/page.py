@@ -19,6 +19,7 @@ import tomli_w
 from fedkin.files import write_atomic
 from fedkin.reports.headline import best, collaborations, verdict_on
 from fedkin.reports.payload import page_data
+from fedkin.reports.spending import privacy_section
 from fedkin.reports.together import section, with_alone
 from fedkin.reports.wording import human_bytes
 from fedkin.result import Result
@@ -57,6 +58,7 @@ def render(methods: Sequence[Contender]) -> str:
         tiles=tiles(methods),
         table=contenders_table(methods),
         together=section(methods),
+        privacy=privacy_section(methods),
         notes=notes(methods),
         configurations="".join(configuration(method) for method in methods),
         versions=version_line(run),

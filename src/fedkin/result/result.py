@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import scipy.sparse as sp
 import tomli_w
 import torch
 from torch import Tensor, nn
@@ -82,6 +83,10 @@ class Unsaved(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.names)
+
+
+DENSE = 2000
+"""Up to so many clients a (K, K) matrix is an array, beyond that it is sparse."""
 
 
 @dataclass(frozen=True)
@@ -182,13 +187,17 @@ class Result:
         return pd.DataFrame({**columns, "messages": messages, "bytes": size})
 
     @property
-    def kin(self) -> np.ndarray | None:
-        """Who helps whom, (K, K): the directed weights A that kin or auto learned, rows sum to 1; None for other methods."""
+    def kin(self) -> np.ndarray | sp.csr_array | None:
+        """Who helps whom, (K, K): the directed weights A that kin or auto learned, rows sum to 1; None for other methods.
+
+        Sparse where there are more than 2,000 clients.
+        """
         if "kin" in self.extras:
             return self.extras["kin"].numpy()
         if "kin_weights" not in self.extras:
             return None
-        return directed(self.extras["kin_peers"].numpy(), self.extras["kin_weights"].numpy()).toarray()
+        found = directed(self.extras["kin_peers"].numpy(), self.extras["kin_weights"].numpy())
+        return found.toarray() if len(self.names) <= DENSE else found
 
     @property
     def auto(self) -> Mapping[str, Mapping[str, Any]]:
@@ -291,7 +300,8 @@ def load(directory: str | Path, model: ModelLike | None = None, accept_changes: 
     out = Path(directory)
     path = out / "result.safetensors"
     if not path.exists():
-        hint = f"; go on with: fedkin resume {out}" if (out / "checkpoints").exists() else ""
+        begun = any((out / folder).exists() for folder in ("checkpoints", "members"))
+        hint = f"; go on with: fedkin resume {out}" if begun else ""
         raise FedkinError(f"{out} holds no finished result (result.safetensors is missing){hint}")
     Manifest(out, accept_changes).refuse_changes(FILES, accept_changes)
     tensors, facts = read_tensors(path)
@@ -330,9 +340,8 @@ def _assembled(
     chosen = model if model is not None else (None if named == "custom" or plugins.is_path(named) else named)
     with_rows = "models" in tensors or "extra/parts_rows" in tensors
     spec = None if chosen is None or not with_rows else ModelSpec.of(chosen, task, tensors["rows"].dtype)
-    if spec is not None and "capacity" in config["algorithm"]:  # the method gave the network a memory
-        how = (config["algorithm"][key] for key in ("features", "capacity", "neighbours", "scale"))
-        spec = with_memory(spec, task, *how)
+    if spec is not None and "memory" in facts["facts"]:  # the method gave the network one (`Algorithm.remembers`)
+        spec = with_memory(spec, task, *facts["facts"]["memory"])
     if spec is not None:
         spec = freeze(spec, config["run"].get("frozen", ()))
         if spec.layout.frozen:  # runs of earlier versions have it in their rows

@@ -36,12 +36,14 @@ def helpers(result: Result, k: int, most: int = 3) -> list[tuple[str, float]]:
     names: Sequence[str] = result.names
     if "kin_of_peers" in result.extras:
         names, row = result.facts["peers"], result.extras["kin_of_peers"][k].numpy()
-    elif result.kin is None:
+        who = np.arange(len(row))
+    elif "kin_peers" in result.extras:  # the client's own line alone: there may be many
+        who, row = result.extras["kin_peers"][k].numpy(), result.extras["kin_weights"][k, 1:].numpy()
+    elif "kin" not in result.extras:
         return []
     else:
-        row = result.kin[k].copy()
-        row[k] = 0
-    return [(names[int(j)], float(row[j])) for j in np.argsort(-row, kind="stable")[:most] if row[j] > 0.02]
+        who, row = np.arange(len(names)), np.where(np.arange(len(names)) == k, 0, result.extras["kin"][k].numpy())
+    return [(names[int(who[j])], float(row[j])) for j in np.argsort(-row, kind="stable")[:most] if row[j] > 0.02]
 
 
 def combination(told: Mapping[str, Any], most: int = 3) -> list[str]:

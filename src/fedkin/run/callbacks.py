@@ -102,22 +102,26 @@ class Progress(Callback):
         metric = run.setting.task.headline_metric
         means = {when: round_mean(record, when, f"test_{metric.key}") for when in ("pre", "post") if when in record}
         parts = [f"{when} {metric.amount(mean)}" for when, mean in means.items()]
+        if run.setting.privacy is not None and "epsilon" in record["log"]:
+            parts.append(f"ε {record['log']['epsilon']:.3g} of {run.setting.privacy.epsilon:g}")
         self.bar.update(self.work, completed=record["round"])
         if parts:
-            self.bar.update(self.work, news=f"{metric.label} {' '.join(parts)}")
+            self.bar.update(self.work, news=f"{metric.label} {' '.join(parts)}" if means else " ".join(parts))
 
     def on_end(self, run: Run) -> None:
         self.bar.stop()
 
 
 def shows_progress(asked: bool | None = None) -> bool:
-    """Whether to show a bar: as asked, and by default where somebody looks, at a terminal or in a notebook."""
+    """Whether to show a bar: as asked, and by default where somebody looks, at a terminal or in a notebook (that can show one)."""
     if asked is not None:
         return asked
+    from importlib.util import find_spec
+
     from rich.console import Console
 
     console = Console(stderr=True)
-    return console.is_terminal or console.is_jupyter
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
 class CsvHistory(Callback):

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from fedkin.algorithm import Algorithm
 from fedkin.clients import Clients, Replies
-from fedkin.errors import EveryoneFailed
+from fedkin.errors import EveryoneFailed, FedkinError
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.build import build
 from fedkin.graphs.growing import graph_for
@@ -36,9 +36,10 @@ def warn_of_lone_clients(graph: ClientGraph, algorithm: Algorithm) -> None:
             warnings.warn(remark, stacklevel=3)
 
 
-def build_from(spec: str, roster: Roster, clients: Clients, seed: int) -> ClientGraph:
+def build_from(spec: str, roster: Roster, clients: Clients, seed: int, private: bool = False) -> ClientGraph:
     """The graph that `spec` describes, from what clients disclose: statistics, label counts, sizes. Never samples.
 
+    In a `private` run they disclose nothing of their samples without noise.
     A client that tells nothing, or nonsense, has no neighbours, and a warning says why; the others' graph is theirs alone.
     """
     told: dict[tuple[Any, ...], Replies] = {}
@@ -48,6 +49,11 @@ def build_from(spec: str, roster: Roster, clients: Clients, seed: int) -> Client
     def disclosed(what: str, **options: float) -> np.ndarray:
         if what in roster.truth:
             return roster.truth[what][there]
+        if private and what != "sizes" and not options:
+            raise FedkinError(
+                f"privacy: graph {spec!r} is built from what clients tell of their samples ({what}) without noise; give "
+                "graph='complete', a file of your own, or 'statistics:noise=ε,δ,low,high'"
+            )
         question = what, *sorted(options.items())
         if question not in told:
             told[question] = clients.ask(what, np.arange(len(roster)), shared=options)

@@ -28,12 +28,14 @@ from fedkin.run.cadence import Saves, rounds_between_tests
 from fedkin.run.callbacks import Callback, Interrupt, as_callbacks
 from fedkin.run.deployed import choose_trained, moved, on_global_test, per_client_metrics, picked, whole_models
 from fedkin.run.directory import RunDirectory, refuse_other_settings
+from fedkin.run.divergence import refuse_divergence
 from fedkin.run.earlier import Earlier
 from fedkin.run.falling import still_falling
 from fedkin.run.fits import refuse_misfits
 from fedkin.run.graph import build_from, wanted, warn_of_lone_clients
 from fedkin.run.notices import notices, single_class
 from fedkin.run.options import Options
+from fedkin.run.private import SHOWN, Allowance, completed, private_notes, refuse_unprotected, spent_out
 from fedkin.run.recorded import config_of
 from fedkin.run.rows_file import RowMemory, slices
 from fedkin.streams import Streams
@@ -73,14 +75,17 @@ class Run:
         refuse_misfits(roster.task, spec, algorithm, options)
         used = wanted(graph, algorithm, roster)
         if isinstance(used, str):
-            used = build_from(used, roster, clients, options.seed)
+            used = build_from(used, roster, clients, options.seed, private=algorithm.privacy is not None)
         if used is not None:
             clients.link(used)
             warn_of_lone_clients(used, algorithm)
         self.placement = spec.placement
-        known = roster.names, clients.sizes, roster.task, spec, streams, used, roster.truth, options.rounds
+        privacy = completed(algorithm, options, len(roster), out)
+        known = roster.names, clients.sizes, roster.task, spec, streams, used, roster.truth, options.rounds, privacy
         self.setting = Setting(*known).keeping(options.private)
+        refuse_unprotected(algorithm, self.setting)
         algorithm.check(self.setting)
+        self.allowance, self.notes = Allowance.of(algorithm, self.setting), private_notes(privacy, graph)
         self.history = History(roster.names)
         self.memory = self._row_memory()
         self.begun: tuple[str, ...] = ()
@@ -155,11 +160,19 @@ class Run:
             if self.directory is not None:
                 self.directory.own()
                 self.directory.write_config(self.config(), self.setting.graph, self.setting.model)
+            if self.allowance is not None:
+                self.state = self.allowance.asked(self.algorithm, self.clients, self.state)
+                self.allowance.refuse_spent(self.state)
             with Interrupt() as interrupt:
                 for callback in self.callbacks:
                     callback.on_start(self)
                 while self.state.round < self.options.rounds and not self.algorithm.finished(self.state):
-                    record = self._one_round()
+                    cohort = self._cohort(self.state.round + 1)
+                    if not len(cohort):
+                        self.notes.append(spent_out(self.state.round, self.options.rounds))
+                        self.save_checkpoint()
+                        break
+                    record = self._one_round(cohort)
                     stop = [callback.on_round(self, record) for callback in self.callbacks]
                     if interrupt.requested or any(stop):
                         self.save_checkpoint()
@@ -177,15 +190,22 @@ class Run:
             print(f"stopped after round {self.state.round} of {self.options.rounds}; {again}", file=sys.stderr)
         return result
 
-    def _one_round(self) -> Record:
+    def _cohort(self, number: int) -> np.ndarray:
+        cohort = self.algorithm.cohort(number, self.options.cohort_size(len(self.setting)), self.setting)
+        return cohort if self.allowance is None else self.allowance.among(cohort, self.state)
+
+    def _one_round(self, cohort: np.ndarray) -> Record:
         started = time.perf_counter()
         number = self.state.round + 1
-        cohort = self.algorithm.cohort(number, self.options.cohort_size(len(self.setting)), self.setting)
         evaluates = self._evaluates(number)
         state = replace(self.state, watched=evaluates and self.options.rows_file is None)
+        if self.allowance is not None:
+            state = self.allowance.pay(cohort, state)
         try:
             self.state = self.algorithm.round(state, self.clients, cohort, self.setting)
-            self._refuse_divergence(number)
+            if self.allowance is not None:
+                self.state = self.allowance.noted(self.state)
+            refuse_divergence(number, self.state, self.setting, len(cohort), self.out)
             self.skipped = 0
         except EveryoneFailed as problem:  # of some clients alone, and perhaps all at one site: others may do better
             self.skipped += 1
@@ -215,30 +235,6 @@ class Run:
         every = self.options.checkpoint_every
         return number == self.options.rounds or (self.saves.due() if every is None else number % every == 0)
 
-    def _refuse_divergence(self, number: int) -> None:
-        """Stop when every client failed, or rows on the server are no longer finite."""
-        failed: Mapping[str, str] = self.state.log.get("failed", {})
-        if failed and len(failed) >= self.options.cohort_size(len(self.setting)):
-            name, reason = next(iter(failed.items()))
-            told = f"round {number}: every client failed, first {name!r}: {reason}{self._kept()}"
-            raise EveryoneFailed(told, failed)
-        diverged = list(self.state.log.get("diverged", []))
-        if "rows" in self.state.arrays:
-            ids = self.setting.everyone if self.state.changed is None else self.state.changed
-            rows = self.state.rows if self.state.changed is None else self.state.rows[torch.from_numpy(ids)]
-            if not bool(torch.isfinite(rows.sum())):
-                bad = torch.isfinite(rows).all(dim=1).logical_not().nonzero()
-                diverged += [self.setting.names[ids[int(k)]] for k in bad]
-        if diverged:
-            raise FedkinError(
-                f"round {number}: the model of client {diverged[0]!r} diverged when it was mixed with others; "
-                f"use a smaller step or learning rate{self._kept()}"
-            )
-
-    def _kept(self) -> str:
-        last = checkpoint.latest(self.out) if self.out else None
-        return f" (the last good checkpoint, {last}, is kept)" if last else ""
-
     def _parts(self) -> list[str]:
         return ["test", "validation"] if self.roster.validation.any() else ["test"]
 
@@ -246,9 +242,13 @@ class Run:
         started = time.perf_counter()
         full = self.options.cohort_size(len(self.setting)) == len(self.setting)
         wants_post = last or self.options.post == "always" or (self.options.post == "auto" and full)
+        if self.allowance is not None:  # every local training is paid for
+            wants_post = last
         record: Record = {}
         for when in ("pre", "post") if wants_post else ("pre",):
-            replies = self._ask_everyone(when == "post", disclose=last)
+            paid = when == "pre" or self.allowance is None or self.allowance.covers_test(self.state)
+            replies = self._ask_everyone(when == "post", disclose=last) if paid else self.final["pre"]
+            self.state = self.state.with_account(replies)
             record[when] = per_client_metrics(replies.ids, replies.arrays, len(self.setting), self._parts())
             if last:
                 self.final[when] = replies
@@ -279,6 +279,8 @@ class Run:
         """Gather what clients would deploy, and everything else worth keeping."""
         if "post" not in self.final:
             self._evaluate(last=True)
+        if self.allowance is not None:
+            self.state = self.allowance.with_exposure(self.state)
         self.state = moved(self.state, "cpu")
         self.final = {when: replace(r, arrays=on_device(r.arrays, "cpu")) for when, r in self.final.items()}
         with torch.device("cpu"):
@@ -311,11 +313,12 @@ class Run:
             config=self.config(),
             graph=self.setting.graph,
             raw_influence=self.state.arrays.get("influence"),
-            extras={name: self.state.arrays[name] for name in self.algorithm.keeps if name in self.state.arrays},
+            extras={name: self.state.arrays[name] for name in self._kept_arrays() if name in self.state.arrays},
             label_counts=self.roster.label_counts,
             notes=(
                 *self.roster.notes,
                 *self.begun,
+                *self.notes,
                 *notices(self.roster, self.history, self.callbacks, facts["single_class"]),
                 *still_falling(self.history),
             ),
@@ -325,8 +328,13 @@ class Run:
             return replace(result, graph=result.learned_graph())
         return result
 
+    def _kept_arrays(self) -> tuple[str, ...]:
+        return self.algorithm.keeps if self.allowance is None else (*self.algorithm.keeps, *SHOWN)
+
     def _facts(self) -> dict[str, Any]:
-        return {
+        memory = {} if self.algorithm.remembers is None else {"memory": list(self.algorithm.remembers)}
+        return memory | {
+            **({} if self.allowance is None else {"privacy": self.allowance.told()}),
             "algorithm": self.algorithm.name,
             "title": self.algorithm.title,
             "rounds": self.state.round,

@@ -102,6 +102,7 @@ def train(
     start: str | Path | None = None,
     track: str | Sequence[str] = (),
     progress: bool | None = None,
+    privacy: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Result:
     """Train one model per client.
@@ -110,7 +111,9 @@ def train(
     `fedkin.algorithms` or a name; `graph` a ClientGraph, a builder ("knn:5") or a file; `out` a directory for
     checkpoints and the result; `start` the directory of an earlier run, whose rows are taken over where shapes agree: by name, and
     their mean for clients that came since; `track` names trackers (mlflow, wandb, trackio, tensorboard). A
-    `progress` bar is shown at a terminal and in notebooks unless told otherwise. `options` are the fields of `Options`: loss, metrics, headline, fraction, eval_every, …
+    `progress` bar is shown at a terminal and in notebooks unless told otherwise; `privacy` is a table such as
+    {"level": "sample", "epsilon": 6, "delta": 1e-5, "clip": 1.0} (docs/private-training.md).
+    `options` are the fields of `Options`: loss, metrics, headline, fraction, eval_every, …
 
     >>> from fedkin import data, train
     >>> federation = data.load("digits", clients=5, partition="dirichlet:0.3", seed=0)
@@ -118,6 +121,9 @@ def train(
     Result(FedAvg, 5 clients, 2 rounds, test accuracy pre ... post ...)
     """
     method = algorithms.make(algorithm) if isinstance(algorithm, str) else algorithm
+    if privacy is not None:
+        given = {name: getattr(method, name) for name in method.model_fields_set}
+        method = type(method)(**{**given, "privacy": dict(privacy)})
     chosen = make_options(rounds=rounds, seed=seed, engine=engine, **options)
     shown = [Progress()] if shows_progress(progress) else []
     told = [*shown, *as_callbacks(callbacks), *find_trackers(track)]

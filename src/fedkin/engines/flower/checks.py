@@ -54,7 +54,7 @@ def expected(question: Question, spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """The shapes, per client, of arrays whose shape is known beforehand."""
     width, shared = spec.layout.width, question.shared
     private = (*shared.get("private", ()), *shared.get("home", ()))
-    known: dict[str, tuple[int, ...]] = {"loss": (), "moved": (), "model": (width,)}
+    known: dict[str, tuple[int, ...]] = {"loss": (), "moved": (), "epsilon": (), "rounds_left": (), "model": (width,)}
     known["counters"] = (len(spec.layout.counters),)
     if "sgd" in shared:
         known["rows"] = (width - int(spec.layout.mask(private).sum()),)
@@ -265,7 +265,7 @@ def _out_of_range(answer: Answer, question: Question, clients: np.ndarray, roste
                 ((flat < low - 1e-6) | (flat > high + 1e-6)).any(dim=1),
                 _says(key, f"lies outside [{low:g}, {high:g}]"),
             )
-        elif key.endswith(("mse", "mae", "rmse", "moved", "norm")):
+        elif key.endswith(("mse", "mae", "rmse", "moved", "norm", "epsilon", "rounds_left")):
             yield (flat < 0).any(dim=1), _says(key, "is negative")
         elif not value.is_floating_point() and value.dtype != torch.bool:
             yield (flat < 0).any(dim=1), _says(key, "is negative")

@@ -52,7 +52,10 @@ class FlowerClients(Sharded):
         spec: ModelSpec,
         register: Register,
         settings: FederationSettings,
+        registered: Called | None = None,
     ) -> None:
+        """`registered` are the clients that sites join with, where those of `called` are their folds."""
+        self.registered = registered or called
         super().__init__(called.roster.names, called.roster.train, called.members)
         self.line, self.roster, self.spec, self.setup = line, called.roster, spec, called.setup
         self.register, self.timeout, self.far = register, settings.timeout, Far(updates=settings.update_limit)
@@ -129,7 +132,7 @@ class FlowerClients(Sharded):
         asked = {**back, **{node: away for node in sorted(online - set(self.node)) if away}}
         if not asked:
             return {}
-        join = Message({"kind": "join", "setup": self.setup.told()})
+        join = Message({"kind": "join", "setup": self.registered.setup.told()})
         told = self.line.send(dict.fromkeys(asked, join), dict.fromkeys(asked, HEAD_LIMIT), self.timeout)
         refused: dict[int, str] = {}
         for node, hosts in asked.items():
@@ -152,9 +155,9 @@ class FlowerClients(Sharded):
             raise FedkinError(told)
         clients = {client.name: client for client in read_head(Join, told).clients}
         for host in hosts:
-            own = self.members[host]
-            if set(clients) == {self.names[k] for k in own}:
-                sizes = {self.names[k]: [int(getattr(self.roster, part)[k]) for part in PARTS] for k in own}
+            own, roster = self.registered.members[host], self.registered.roster
+            if set(clients) == {roster.names[k] for k in own}:
+                sizes = {roster.names[k]: [int(getattr(roster, part)[k]) for part in PARTS] for k in own}
                 if any([getattr(clients[name], part) for part in PARTS] != due for name, due in sizes.items()):
                     raise FedkinError("joined again with another number of samples")
                 return host, {name: client.fingerprint for name, client in clients.items()}

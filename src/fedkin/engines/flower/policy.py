@@ -6,6 +6,8 @@ metrics = true              # numbers about a client: losses, accuracies, norms,
 statistics = "none"         # "noisy": with noise, as long as the budget lasts; "exact": as they are
 epsilon = 1.0               # the budget of each client for noisy statistics, over all runs (sum of ε, sum of δ)
 delta = 1e-5
+training_epsilon = 6.0      # train only with privacy of level "sample", and within this ε in all runs together (default: the
+                            # server's word); what clients spent is in ledger.jsonl, which the server cannot reset
 label_counts = false        # training samples per class (for some graphs, and class_weight = "balanced")
 letters = ["predictions"]   # what clients may send to neighbours at other sites, through the server: "public" points, too, or
                             # "private", all that a method keeps private (whole models, where models travel along edges)
@@ -37,6 +39,8 @@ SHARED = ("rows", "model", "counters", "control_change", "rho")
 """Arrays of trained tensors. (`model` has been rid of what is private, unless it may be disclosed.)"""
 PER_MODEL = ("transfer", "metric", "metric_count")
 """One number per model tried, rather than one per client."""
+SUMS = ("tempered", "sound", "held_out", "value", "slopes", "curvature", "gram")
+"""Sums over a client's held-out samples, a few hundred numbers: what `fedkin.auto` weighs models by."""
 SPENT = "spent.json"
 """What every client has spent of its budget, beside site.toml."""
 
@@ -51,6 +55,7 @@ class Policy(BaseModel):
     statistics: Literal["none", "noisy", "exact"] = "none"
     epsilon: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     delta: float = Field(default=1e-5, gt=0, lt=1)
+    training_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     label_counts: bool = False
     letters: list[str] = ["predictions"]
     arrays: list[str] = []
@@ -61,6 +66,7 @@ class Policy(BaseModel):
 
     def check_question(self, head: Mapping[str, Any], folder: Path) -> None:
         """Refuse what may not be answered; noisy statistics are paid for before they are drawn."""
+        self._check_training(head.get("shared", {}))
         if head["task"] == "label_counts" and not self.label_counts:
             raise _refusal("label counts", "label_counts = true")
         if head["task"] != "statistics" or self.statistics == "exact":
@@ -74,6 +80,22 @@ class Policy(BaseModel):
             folder / f".{SPENT}.lock", f"{folder / SPENT}"
         ):  # two questions at once must not spend the same budget
             self._spend(list(head["clients"]), float(shared["epsilon"]), float(shared["delta"]), folder / SPENT)
+
+    def _check_training(self, shared: Mapping[str, Any]) -> None:
+        """Training as private as this site wants it, with noise that the server cannot draw again."""
+        privacy = shared["sgd"].get("privacy") if isinstance(shared.get("sgd"), Mapping) else None
+        if privacy is not None and privacy.get("insecure_noise_seed") is not None:
+            raise FedkinError("this site draws its own noise; the server may not name a seed for it")
+        limit = self.training_epsilon
+        if limit is None or "sgd" not in shared:
+            return
+        if privacy is None or privacy.get("level") != "sample":
+            raise _refusal("what was trained without privacy of samples", "nothing of training_epsilon")
+        if not float(privacy["epsilon"]) <= limit or not float(privacy["delta"]) <= self.delta:
+            raise FedkinError(
+                f"the server asks for training with ε = {float(privacy['epsilon']):g}, δ = {float(privacy['delta']):g}; this site "
+                f"allows {limit:g} and {self.delta:g} (training_epsilon, delta in [policy])"
+            )
 
     def _spend(self, clients: list[str], epsilon: float, delta: float, path: Path) -> None:
         """Take (ε, δ) from every client's budget. Answers add up (basic composition): Σ ε ≤ epsilon, Σ δ ≤ delta."""
@@ -107,7 +129,7 @@ class Policy(BaseModel):
                 if not self.shared:
                     raise _refusal(f"the trained tensors {name!r}", "shared = true")
                 self._check_columns(name, value, head, layout)
-            elif value.ndim == 1 or name in PER_MODEL:
+            elif value.ndim == 1 or name in (*PER_MODEL, *SUMS):
                 if not self.metrics:
                     raise _refusal(f"the numbers {name!r}", "metrics = true")
             else:

@@ -23,6 +23,7 @@ from fedkin.engines.flower.register import Begun, Register
 from fedkin.engines.flower.setup import SITES, Setup, allowed_model
 from fedkin.engines.flower.wire import HEAD_LIMIT, Message
 from fedkin.errors import FedkinError
+from fedkin.federation.folds import fold_names, fold_sizes, is_series
 from fedkin.roster import Roster
 from fedkin.task import Forecast, Task, check_kind
 from fedkin.task.choice import chosen
@@ -73,6 +74,17 @@ class Called:
     """Client → the model it names."""
     away: frozenset[int] = frozenset()
     """Sites of a run that goes on which did not join again yet."""
+
+
+def in_folds(called: Called, count: int, used: int, seed: int) -> Called:
+    """The same sites, where every client stands for its folds and for itself whole; no test sample is within reach."""
+    roster, size = called.roster, len(called.roster)
+    sizes = fold_sizes(roster.train + roster.validation, count, used, is_series(roster.task))
+    names = fold_names(roster.names, used, whole=True)
+    further = replace(roster, names=names, train=sizes[0], validation=sizes[1], test=np.zeros_like(sizes[0]))
+    starts = size * np.arange(used + 1)
+    members = [(starts[:, None] + own[None]).ravel() for own in called.members]
+    return replace(called, roster=further, members=members, setup=replace(called.setup, folds=(count, used, seed)))
 
 
 @dataclass

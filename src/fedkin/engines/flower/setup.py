@@ -40,6 +40,8 @@ class Setup:
     """The hash of the frozen part, which every site gets once; "": there is none, or rows carry it."""
     caches: bool = False
     """Whether a site may keep what frozen first layers make of its samples."""
+    folds: Sequence[int] | None = None
+    """(count, used, seed): every client stands for its folds, without test samples (`fedkin.federation.folds`)."""
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Setup:
@@ -48,7 +50,7 @@ class Setup:
     def told(self) -> dict[str, Any]:
         """As JSON can hold it."""
         told = {**vars(self), "task": self.task.told()}
-        seldom = ("memory", "frozen", "frozen_sha256", "caches")
+        seldom = ("memory", "folds", "frozen", "frozen_sha256", "caches")
         return {key: value for key, value in told.items() if value or key not in seldom}
 
     def spec(self, names: Sequence[str], own: Mapping[str, str | None]) -> ModelSpec:

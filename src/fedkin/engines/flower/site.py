@@ -28,11 +28,13 @@ from fedkin.engines.flower.wire import Message, under
 from fedkin.engines.host import Host
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
+from fedkin.federation.folds import folded, whole_training
 from fedkin.files import owner_only, write_atomic, write_json
 from fedkin.local.mail import Mail
 from fedkin.local.tasks import Request
 from fedkin.models import ModelSpec
 from fedkin.models.frozen import with_frozen
+from fedkin.privacy.ledger import LEDGER, Ledger
 from fedkin.result.export import file_stems
 from fedkin.streams import Streams
 from fedkin.task.losses import names_an_import
@@ -114,7 +116,11 @@ class Site:
             seed=setup.split_seed,
             tokens=setup.task.tokens,
         )
-        return replace(federation, task=setup.task)
+        federation = replace(federation, task=setup.task)
+        if setup.folds is None:
+            return federation
+        count, used, seed = (int(number) for number in setup.folds)
+        return folded(whole_training(federation), count, used, seed, whole=True)
 
     def _check_trust(self, name: str, packages: list[str]) -> None:
         """The server says what to import by name; only what this site trusts is."""
@@ -129,7 +135,9 @@ class Site:
             if names_an_import(name):
                 self._check_trust(name, self.settings.trust)
         federation = self._federation(setup)
-        return Host(federation, self._spec(setup, federation.names), Streams(setup.seed))
+        host = Host(federation, self._spec(setup, federation.names), Streams(setup.seed))
+        host.shard.ledger = Ledger(self.folder / LEDGER)
+        return host
 
     def _spec(self, setup: Setup, names: Sequence[str]) -> ModelSpec:
         """The model, with the frozen part that the server sent before."""

@@ -114,7 +114,7 @@ def _linear(spec: ModelSpec, task: Task, drops: list[Drop] | None) -> Choice | N
 
 def _grouped(spec: ModelSpec, task: Task) -> Choice | None:
     loss = loss_of(task)
-    if not groupable(spec.template(), _probe(spec, task, 2)):
+    if not groupable(spec.template(), probe(spec, task, 2)):
         return None
     if not _agrees_with_the_loop(GroupedKernel(spec, loss), spec, task):
         return None
@@ -167,13 +167,14 @@ def _dropout_alone(spec: ModelSpec, task: Task) -> list[Drop] | None:
     if not _draws_random_numbers(module, spec, task):
         return []
     try:
-        drops = drops_of(spec.template(), _probe(spec, task, 4))
+        drops = drops_of(spec.template(), probe(spec, task, 4))
     except ValueError:
         return None
     return None if _draws_random_numbers(masked(module), spec, task) else drops
 
 
-def _probe(spec: ModelSpec, task: Task, *shape: int) -> Tensor:
+def probe(spec: ModelSpec, task: Task, *shape: int) -> Tensor:
+    """Made-up inputs (*shape, *input), to try a kernel on."""
     size = (*shape, *task.input_shape)
     if task.tokens:
         return torch.zeros(size, dtype=torch.int64)
@@ -186,7 +187,7 @@ def _takes_channels_last(spec: ModelSpec, task: Task) -> bool:
     module = spec.template().eval()
     if len(task.input_shape) != 3 or not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         return False
-    images = _probe(spec, task, 4)
+    images = probe(spec, task, 4)
     try:
         with torch.no_grad():
             same = torch.allclose(module(images.to(memory_format=torch.channels_last)), module(images), atol=1e-4)
@@ -201,14 +202,14 @@ def _draws_random_numbers(module: nn.Module, spec: ModelSpec, task: Task) -> boo
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         before = torch.get_rng_state()
-        module(_probe(spec, task, 4))
+        module(probe(spec, task, 4))
         return not torch.equal(before, torch.get_rng_state())
 
 
 def _agrees_with_the_loop(kernel: Kernel, spec: ModelSpec, task: Task) -> bool:
     """Whether gradients, running statistics and outputs of two made-up clients are the loop's."""
     row = spec.layout.pack(spec.template(), spec.dtype)
-    x = _probe(spec, task, 2, 3)
+    x = probe(spec, task, 2, 3)
     y = task.probe((2, 3), spec.dtype)
     weight = torch.full((2, 3), 1 / 3, dtype=spec.dtype)
     answers = []

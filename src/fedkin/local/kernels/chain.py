@@ -101,14 +101,33 @@ def output_gradient(
     return loss, slope.mul_(weight.unsqueeze(1))
 
 
-def below(weight: Tensor, delta: Tensor, a: Tensor, activation: str) -> Tensor:
-    """δ of the layer below, whose activations are `a`: (Wᵀ δ) ∘ σ′."""
+def below(weight: Tensor, delta: Tensor, a: Tensor, activation: str, more: Tensor | None = None) -> Tensor:
+    """δ of the layer below, whose activations are `a`: (Wᵀ δ + more) ∘ σ′, with what else depends on `a`."""
     delta = torch.bmm(weight.transpose(1, 2), delta)
+    if more is not None:
+        delta.add_(more)
     if activation == "relu":
         delta.mul_(a > 0)
     elif activation == "tanh":
         delta.mul_(1 - a.square())
     return delta
+
+
+def clip_samples(a: list[Tensor], deltas: list[Tensor], biases: list[Tensor], weight: Tensor, clip: float) -> None:
+    """Scale every sample's δ_l (k, out, b) in place so that its gradient over all layers has norm at most clip, times weight.
+
+    The gradient of one sample at layer l is δ_l a_{l−1}ᵀ, of norm |δ_l|·|a_{l−1}| (and |δ_l| for the bias), so that
+    norms of samples need no gradients of samples (Goodfellow, Efficient Per-Example Gradient Computations, 2015).
+    """
+    squares = torch.zeros_like(weight)
+    for layer in range(len(deltas)):
+        inputs = a[layer].square().sum(dim=1)
+        if biases[layer].numel() > 0:
+            inputs = inputs + 1
+        squares.addcmul_(deltas[layer].square().sum(dim=1), inputs)
+    factor = (weight * (clip / squares.sqrt_().clamp_min_(clip))).unsqueeze(1)
+    for delta in deltas:
+        delta.mul_(factor)
 
 
 def descend_chain(
@@ -163,7 +182,51 @@ def descend_chain(
     return total
 
 
+def private_step(
+    weights: list[Tensor],
+    biases: list[Tensor],
+    push: list[Tensor],
+    noise: list[Tensor],
+    activations: list[str],
+    inputs: Tensor,
+    targets: Tensor,
+    share: Tensor,
+    rate: float,
+    shrink: float,
+    form: str,
+    bend: float,
+    class_weight: Tensor,
+    clip: float,
+) -> Tensor:
+    """One step of all clients w ← shrink·w − rate·(Σ_i share_i clip(∇ℓ_i) + noise) + push, in place; returns losses (k,).
+
+    inputs (k, d, b); share (k, b); `noise` has one tensor per weight and then per bias, and so has `push`, unless empty.
+    """
+    layers = len(weights)
+    a = forward(weights, biases, activations, inputs)
+    losses, delta = output_gradient(a[-1], targets, (share > 0).to(share.dtype), form, bend, class_weight)
+    deltas = [delta]
+    for depth in range(layers - 1):
+        layer = layers - 1 - depth
+        delta = below(weights[layer], delta, a[layer], activations[layer - 1])
+        deltas.append(delta)
+    deltas.reverse()
+    clip_samples(a, deltas, biases, share, clip)
+    for layer in range(layers):
+        weights[layer].baddbmm_(deltas[layer], a[layer].transpose(1, 2), beta=shrink, alpha=-rate)
+        weights[layer].sub_(noise[layer], alpha=rate)
+        if biases[layer].numel() > 0:
+            biases[layer].mul_(shrink).sub_(deltas[layer].sum(dim=2), alpha=rate).sub_(
+                noise[layers + layer], alpha=rate
+            )
+        if len(push) > 0:
+            weights[layer].add_(push[layer])
+            biases[layer].add_(push[layers + layer])
+    return losses * share.amax(dim=1)
+
+
 rescaled = script(rescaled)
 taken = script(taken)
 forward, output_gradient, below = script(forward), script(output_gradient), script(below)
-descend_chain = script(descend_chain)
+descend_chain, clip_samples = script(descend_chain), script(clip_samples)
+private_step = script(private_step)

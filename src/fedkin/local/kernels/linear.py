@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,8 @@ from fedkin.task import Task
 from fedkin.task.losses import described, loss_of, parse_loss
 
 if TYPE_CHECKING:
-    from fedkin.local.samples import Piece
+    from fedkin.local.batches import Batch, Plan
+    from fedkin.local.samples import Samples
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,21 @@ def chain_of(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield prefix, module
 
 
+@dataclass(frozen=True)
+class Pass:
+    """What went into every layer, (k, width, b), dropped entries included, and the same before dropout; outputs last."""
+
+    weights: list[Tensor]
+    a: list[Tensor]
+    values: list[Tensor]
+    masks: dict[int, Tensor]
+    """Of the layers' inputs, by layer."""
+
+    @property
+    def outputs(self) -> Tensor:
+        return self.a[-1]
+
+
 class LinearKernel:
     """Gradients and outputs of a stack of fully connected networks (mathematics: `fedkin.local.kernels.chain`)."""
 
@@ -104,31 +120,59 @@ class LinearKernel:
         *more: Tensor,
     ) -> Tensor:
         """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,)."""
-        weights, biases = self._tensors(rows)
+        went = self.ahead(rows, x, weight)
+        loss, delta = self.output_gradient(went.outputs, y, weight)
+        self.back(went, delta, out)
+        return loss
+
+    def clipped_gradient(self, rows: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor, clip: float) -> Tensor:
+        """Write Σ_i weight_ki·clip(∇ℓ_ki) into `out` (k, P), the gradient of every sample clipped to a norm; the losses (k,)."""
+        counted = (weight > 0).to(weight.dtype)
+        went = self.ahead(rows, x, counted)
+        losses, delta = self.output_gradient(went.outputs, y, counted)
+        deltas = [delta]  # of every layer, (k, out, b)
+        for layer in reversed(range(1, len(went.weights))):
+            delta = chain.below(went.weights[layer], delta, went.values[layer], self.activations[layer - 1])
+            if layer in went.masks:
+                delta.mul_(went.masks[layer])
+            deltas.insert(0, delta)
+        chain.clip_samples(went.a, deltas, self._tensors(rows)[1], weight, clip)
         slopes, bias_slopes = self._tensors(out)
+        for layer, delta in enumerate(deltas):
+            torch.bmm(delta, went.a[layer].transpose(1, 2), out=slopes[layer])
+            if self.layers[layer].bias is not None:
+                torch.sum(delta, dim=2, out=bias_slopes[layer])
+        return losses * weight.amax(dim=1)
+
+    def ahead(self, rows: Tensor, x: Tensor, weight: Tensor) -> Pass:
+        """A training pass of the samples (k, b, *input) with weights (k, b) through the networks."""
+        weights, biases = self._tensors(rows)
         inputs = x.flatten(2).transpose(1, 2)
         masks = self._masks(weight)
         if masks:
-            a, values = self._dropped(weights, biases, inputs, masks)
-        else:
-            a = values = chain.forward(weights, biases, self.activations, inputs)
-        loss, delta = self._output_gradient(a[-1], y, weight)
-        for layer in reversed(range(len(weights))):
-            torch.bmm(delta, a[layer].transpose(1, 2), out=slopes[layer])
+            return Pass(weights, *self._dropped(weights, biases, inputs, masks), masks)
+        a = chain.forward(weights, biases, self.activations, inputs)
+        return Pass(weights, a, a, masks)
+
+    def back(self, went: Pass, delta: Tensor, out: Tensor, at: int = 0, more: Tensor | None = None) -> None:
+        """Write the gradient into `out` (k, P), from ∂/∂outputs (k, C, b); `more` is added to ∂/∂(what layer `at` gets)."""
+        slopes, bias_slopes = self._tensors(out)
+        for layer in reversed(range(len(slopes))):
+            torch.bmm(delta, went.a[layer].transpose(1, 2), out=slopes[layer])
             if self.layers[layer].bias is not None:
                 torch.sum(delta, dim=2, out=bias_slopes[layer])
             if layer:
-                delta = chain.below(weights[layer], delta, values[layer], self.activations[layer - 1])
-                if layer in masks:
-                    delta.mul_(masks[layer])
-        return loss
+                added = more if layer == at else None
+                delta = chain.below(went.weights[layer], delta, went.values[layer], self.activations[layer - 1], added)
+                if layer in went.masks:
+                    delta.mul_(went.masks[layer])
 
     @property
     def fuses(self) -> bool:
         """Whether `descend` can take all steps itself: the gradient of the loss is written out, and nothing is dropped."""
         return bool(self.form) and not self.drops
 
-    def _output_gradient(self, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def output_gradient(self, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The losses (k,) and ∂/∂outputs (k, C, b): written out, or by autograd for the outputs alone."""
         if self.form and not (
             self.form == "cross-entropy" and y.is_floating_point()
@@ -161,18 +205,54 @@ class LinearKernel:
             a.append(values[-1] if mask is None else values[-1] * mask)
         return a, values
 
-    def descend(self, rows: Tensor, pieces: Iterable[Piece], rate: float, shrink: float, push: Tensor | None) -> Tensor:
+    def descend(
+        self, rows: Tensor, samples: Samples, plan: Plan, rate: float, shrink: float, push: Tensor | None
+    ) -> Tensor:
         """Each client's steps w ← shrink·w − rate·∇f(w) + push (k, P), in place; return the sums of its losses, (k,)."""
         parameters = [tensor for kind in self._tensors(rows) for tensor in kind]
         blocks = [tensor.contiguous() for tensor in parameters]  # in the rows they are strided: slower products
         pushes = [] if push is None else [tensor.contiguous() for kind in self._tensors(push) for tensor in kind]
         total, how = rows.new_zeros(len(rows)), (rate, shrink, self.form, self.bend, self.class_weight.to(rows))
         half = len(self.layers)
-        for x, y, index, share, steps, affine in pieces:
+        for x, y, index, share, steps, affine in samples.pieces(plan):
             a = len(steps)
             own = [block[:a] for block in blocks], [block[:a] for block in pushes]
             total[:a] += chain.descend_chain(
                 own[0][:half], own[0][half:], own[1], self.activations, x, y, index, share, steps, *how, *affine
+            )
+        for old, new in zip(parameters, blocks):
+            old.copy_(new)
+        return total
+
+    def descend_privately(
+        self,
+        rows: Tensor,
+        batches: Iterable[Batch],
+        rate: float,
+        shrink: float,
+        push: Tensor | None,
+        clip: float,
+        noise: Callable[[int], Tensor],
+    ) -> Tensor:
+        """`descend` with the gradient of every sample clipped and noise added: `noise(a)` is that of a step, (a, P)."""
+        parameters = [tensor for kind in self._tensors(rows) for tensor in kind]
+        blocks = [tensor.contiguous() for tensor in parameters]
+        pushes = [] if push is None else [tensor.contiguous() for kind in self._tensors(push) for tensor in kind]
+        half, total = len(self.layers), rows.new_zeros(len(rows))
+        how = rate, shrink, self.form, self.bend, self.class_weight.to(rows.dtype), clip
+        for active, inputs, targets, share in batches:
+            some = [tensor[:active] for tensor in blocks]
+            added = [tensor for kind in self._tensors(noise(active)) for tensor in kind]
+            total[:active] += chain.private_step(
+                some[:half],
+                some[half:],
+                [tensor[:active] for tensor in pushes],
+                added,
+                self.activations,
+                inputs.flatten(2).transpose(1, 2),
+                targets,
+                share,
+                *how,
             )
         for old, new in zip(parameters, blocks):
             old.copy_(new)

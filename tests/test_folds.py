@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedkin import Federation, FedkinError
-from fedkin.portfolio.folds import assign, folded
+from fedkin.federation.folds import assign, folded
 
 
 def made(sizes: list[int], seed: int = 0) -> Federation:

@@ -1,0 +1,269 @@
+"""Private training: how fast, and what it costs in accuracy.
+
+    python benchmarks/privacy.py [speed] [school] [price] [--quick] [--seeds N] [--rounds N]
+
+speed    DP-SGD on stacked MLPs against plain SGD in the same kernel, and against Opacus, client after client, on the same work
+         (one thread, CPU seconds).
+school   ε = 6, δ = 10⁻³ for every school, as published (Liu et al. 2022): FedAvg, Local, MR-MTL, and FedU and FedPnP beside them.
+price    ε = 1, 3, 10 and none on school, HAR and digits.
+
+Learning rates and strengths are chosen on a fold inside training (`folded`, a third of every client's training samples held
+out); test samples are seen once. Numbers go to privacy.json here. HAR and school are taken from $FEDKIN_DATA, the cache or upstream
+(docs/data.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fedkin.portfolio.folds import folded
+
+from fedkin import algorithms, data, train
+from fedkin.data.sets.school import read_cells
+from fedkin.federation import Federation
+from fedkin.files import versions, write_json
+from fedkin.local.sgd import Sgd
+from fedkin.local.shard import Shard
+from fedkin.local.training import train_rows
+from fedkin.models import ModelSpec
+from fedkin.streams import Streams
+
+FILE = Path(__file__).resolve().with_suffix(".json")
+PUBLISHED = {"fedavg": 0.02564, "local": 0.02628, "mrmtl": 0.02394}
+"""Test MSE on school, ε = 6, δ = 10⁻³ (Liu et al. 2022)."""
+GRIDS: dict[str, dict[str, list[Any]]] = {
+    "fedavg": {},
+    "local": {},
+    "mrmtl": {"lam": [0.3, 1.0, 3.0]},
+    "fedu": {"eta": [0.003, 0.03]},
+    "fedpnp": {"beta": [0.001, 1.0]},
+}
+RATES = [0.01, 0.03, 0.1]
+
+
+# --- speed ------------------------------------------------------------------------------------------------------------
+
+
+def random_clients(clients: int, samples: int) -> Federation:
+    rng = np.random.default_rng(0)
+    parts = {
+        f"c{k:02d}": (rng.normal(size=(samples, 784)).astype(np.float32), rng.integers(0, 10, samples))
+        for k in range(clients)
+    }
+    return Federation.from_arrays(parts, test_fraction=0.1)
+
+
+def best_of(repeats: int, *works: Callable[[], None]) -> list[float]:
+    """Median CPU seconds of each piece of work, taken in turns: other processes on the machine hardly matter to them."""
+    for work in works:
+        work()
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(repeats):
+        for found, work in zip(times, works):
+            began = time.process_time()
+            work()
+            found.append(time.process_time() - began)
+    return [statistics.median(found) for found in times]
+
+
+def opacus_epoch(federation: Federation, batch: int) -> None:
+    """One epoch of every client in turn, as Opacus's own examples do it."""
+    import opacus
+    from torch.utils.data import DataLoader, TensorDataset
+
+    for k in range(len(federation)):
+        x, y = (torch.as_tensor(values) for values in federation.train[k])
+        module = torch.nn.Sequential(torch.nn.Linear(784, 100), torch.nn.ReLU(), torch.nn.Linear(100, 10))
+        optimiser = torch.optim.SGD(module.parameters(), lr=0.05)
+        loader = DataLoader(TensorDataset(x, y), batch_size=batch)
+        engine = opacus.PrivacyEngine(accountant="rdp")
+        module, optimiser, loader = engine.make_private(
+            module=module, optimizer=optimiser, data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0
+        )
+        for inputs, targets in loader:
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(module(inputs), targets).backward()
+            optimiser.step()
+
+
+def speed(quick: bool) -> dict[str, Any]:
+    clients, samples = (8, 300) if quick else (40, 700)
+    federation = random_clients(clients, samples)
+    spec = ModelSpec.of("mlp:100", federation.task, torch.float32)
+    rows = spec.initial_row(Streams(0)).expand(clients, -1)
+    privacy = {"level": "sample", "epsilon": 1e9, "delta": 1e-5, "clip": 1.0, "noise": 1.0}
+    found: dict[str, Any] = {"clients": clients, "samples": samples, "model": "784-100-10", "batches": {}}
+    shard = Shard(federation, spec, Streams(0), workers=1)
+    torch.set_num_threads(1)
+    for batch in (20, 32, 64, 128):
+
+        def epoch(settings: Sgd) -> Callable[[], None]:
+            return lambda: train_rows(shard, np.arange(clients), rows, settings, 1) and None
+
+        plain, private = Sgd(epochs=1, batch_size=batch), Sgd(epochs=1, batch_size=batch, privacy=privacy)  # type: ignore[arg-type]
+        works = [epoch(plain), epoch(private), lambda batch=batch: opacus_epoch(federation, batch)]
+        seconds = best_of(1 if quick else 3, *works)
+        found["batches"][batch] = dict(zip(("plain", "private", "opacus"), seconds))
+        slower, faster = seconds[1] / seconds[0], seconds[2] / seconds[1]
+        print(
+            f"batch {batch}: plain {seconds[0]:.3f} s, private {slower:.2f} × that, Opacus {faster:.1f} × private",
+            flush=True,
+        )
+    shard.close()
+    return found
+
+
+# --- accuracy ---------------------------------------------------------------------------------------------------------
+
+
+def published_school(seed: int) -> Federation:
+    """As the paper has it: 70/30, features standardised within each school, scores from [1, 70] to [0, 1]."""
+    found = read_cells({"school": _school_file()})
+    rng, parts = np.random.default_rng(seed), {}
+    for number in np.unique(found["school"]):
+        mine = rng.permutation(np.flatnonzero(found["school"] == number))
+        cut = len(mine) - round(0.3 * len(mine))
+        x, y = found["x"][mine], (found["y"][mine] - 1) / 69
+        mean, std = x[:cut].mean(axis=0), x[:cut].std(axis=0)
+        x = np.c_[(x - mean) / np.where(std > 0, std, 1), np.ones(len(x))]  # "linear" has no bias of its own
+        parts[f"school-{number:03d}"] = {"train": (x[:cut], y[:cut]), "test": (x[cut:], y[cut:])}
+    return Federation.from_arrays(parts, task="regression")
+
+
+def _school_file() -> Path:
+    import os
+
+    found = sorted(Path(os.environ["FEDKIN_DATA"]).rglob("school.mat"))
+    if not found:
+        raise SystemExit("school.mat is not below $FEDKIN_DATA")
+    return found[0]
+
+
+def run(
+    federation: Federation,
+    model: str,
+    method: str,
+    parameters: dict[str, Any],
+    privacy: dict[str, Any] | None,
+    rounds: int,
+    seed: int,
+) -> Any:
+    made = algorithms.make(method, {"batch_size": 32, "epochs": 1, **parameters})
+    graph = "complete" if made.default_graph() else None
+    return train(
+        federation,
+        model,
+        made,
+        graph=graph,
+        rounds=rounds,
+        seed=seed,
+        privacy=privacy,
+        eval_every=rounds,
+        influence=False,
+    )
+
+
+def chosen(
+    federation: Federation, model: str, method: str, privacy: dict[str, Any] | None, rounds: int, rates: list[float]
+) -> dict[str, Any]:
+    """The parameters with the smallest loss on a fold inside training."""
+    inside = folded(federation, 3, used=1)
+    grid = {"lr": rates, **GRIDS[method]}
+    best: tuple[float, dict[str, Any]] = (np.inf, {})
+    for values in itertools.product(*grid.values()):
+        parameters = dict(zip(grid, values))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = run(inside, model, method, parameters, privacy, rounds, 0)
+        except Exception as problem:  # diverged
+            print("   ", method, parameters, str(problem)[:80], flush=True)
+            continue
+        loss = float(np.nanmean(result.metrics["deployed"]["validation_loss"]))
+        best = min(best, (loss, parameters), key=lambda entry: entry[0])
+    return best[1]
+
+
+def measured(
+    make: Callable[[int], Federation],
+    model: str,
+    method: str,
+    privacy: dict[str, Any] | None,
+    rounds: int,
+    seeds: int,
+    rates: list[float],
+) -> dict[str, Any]:
+    parameters = chosen(make(0), model, method, privacy, rounds, rates)
+    values = []
+    for seed in range(seeds):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = run(make(seed), model, method, parameters, privacy, rounds, seed)
+        values.append(result.summary()["mean"])
+    told = {"parameters": parameters, "values": values, "mean": statistics.mean(values), "metric": result.metric}
+    print(f"  {method}: {told['mean']:.5f} {parameters}", flush=True)
+    return told
+
+
+def school(rounds: int, seeds: int) -> dict[str, Any]:
+    privacy = {"level": "sample", "epsilon": 6.0, "delta": 1e-3, "clip": 1.0}
+    found = {m: measured(published_school, "linear", m, privacy, rounds, seeds, RATES) for m in GRIDS}
+    return {"rounds": rounds, "privacy": privacy, "published": PUBLISHED, "methods": found}
+
+
+def price(rounds: int, seeds: int, only: list[str]) -> dict[str, Any]:
+    cases: dict[str, tuple[Callable[[int], Federation], str, float]] = {
+        "school": (lambda seed: data.load("school", seed=seed), "linear", 1e-3),
+        "har": (lambda seed: data.load("har", seed=seed), "mlr", 1e-3),
+        "digits": (lambda seed: data.load("digits", clients=10, partition="dirichlet:1.0", seed=seed), "mlr", 1e-3),
+    }
+    found: dict[str, Any] = {}
+    for name, (make, model, delta) in cases.items():
+        if only and name not in only:
+            continue
+        found[name] = {"rounds": rounds, "delta": delta, "model": model, "cells": {}}
+        for epsilon in (1.0, 3.0, 10.0, None):
+            privacy = None if epsilon is None else {"level": "sample", "epsilon": epsilon, "delta": delta, "clip": 1.0}
+            print(f"{name}, ε = {epsilon}", flush=True)
+            found[name]["cells"][str(epsilon)] = {
+                m: measured(make, model, m, privacy, rounds, seeds, [0.01, 0.1, 0.5])
+                for m in ("local", "fedavg", "mrmtl")
+            }
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("what", nargs="*", help="speed, school, price (default: all)")
+    parser.add_argument("--quick", action="store_true", help="the speed of little work, alone; writes nothing")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--cases", nargs="*", default=[], help="of price: school, har, digits")
+    options = parser.parse_args()
+    if options.quick:
+        speed(quick=True)
+        return
+    what = options.what or ["speed", "school", "price"]
+    facts: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
+    facts["versions"] = versions()
+    if "speed" in what:
+        facts["speed"] = speed(quick=False)
+    if "school" in what:
+        facts["school"] = school(options.rounds, options.seeds)
+    if "price" in what:
+        facts["price"] = {**facts.get("price", {}), **price(options.rounds, options.seeds, options.cases)}
+    write_json(FILE, facts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""How long a round of each method takes beside one of FedAvg: 50 clients of MNIST, an MLP with 100 hidden units.
+
+    python benchmarks/rounds.py            measures, and writes rounds.json and the list in docs/methods.md
+    python benchmarks/rounds.py --quick    two methods, three rounds
+
+Every method trains at its defaults; methods take turns, so that a busy machine disturbs all alike. A method's time is its shortest
+round from the third on: what is done once (FedALA learns its weights in the second round) is told apart as its longest.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import timing
+
+from fedkin import algorithms, data, train
+
+METHODS = (
+    *(
+        "pfedgraph",
+        "fedfomo",
+        "knnper",
+        "feddbe",
+        "fedala",
+        "mrmtl",
+        "fedbabu",
+        "fedrod",
+        "lgfedavg",
+        "fedproto",
+        "cfl",
+    ),
+    "networklasso",
+)
+ROUNDS, TURNS = 6, 3
+PAGE = timing.ROOT / "docs" / "methods.md"
+BEGIN, END = "<!-- rounds: begin, written by benchmarks/rounds.py -->", "<!-- rounds: end -->"
+
+
+def seconds_of(name: str, federation: Any, rounds: int) -> list[float]:
+    """The time of every round."""
+    method = algorithms.make(name, {})
+    history = train(federation, "feature-mlp:100", method, rounds=rounds, seed=0, eval_every=rounds).history.records
+    ends = [0.0, *(record["seconds"] for record in history)]
+    return [after - before for before, after in pairwise(ends)]
+
+
+def measured(methods: tuple[str, ...], rounds: int, turns: int) -> list[dict[str, Any]]:
+    federation = data.load("mnist", clients=50, samples=6000, partition="dirichlet:0.5", seed=0)
+    seconds_of("fedavg", federation, 1)  # so that no measurement pays for imports
+    times: dict[str, list[list[float]]] = {}
+    for _ in range(turns):
+        for name in ("fedavg", *methods):
+            times.setdefault(name, []).append(seconds_of(name, federation, rounds))
+    found = {name: min(second for turn in turned for second in turn[2:]) for name, turned in times.items()}
+    longest = {name: min(max(turn[1:]) for turn in turned) for name, turned in times.items()}
+    return [
+        {"method": name, "seconds": found[name], "times": found[name] / found["fedavg"], "longest": longest[name]}
+        for name in times
+    ]
+
+
+def told(facts: dict[str, Any]) -> str:
+    """The sentences of the page."""
+    records = {record["method"]: record for record in facts["records"]}
+    order = sorted((name for name in records if name != "fedavg"), key=lambda name: records[name]["times"])
+    ratios = ", ".join(f"{algorithms.get(name).title} {records[name]['times']:.1f}" for name in order)
+    first = records["fedala"]["longest"] / records["fedavg"]["seconds"]
+    over = [algorithms.get(name).title for name in order if records[name]["times"] > 3]
+    limit = f"Over three times FedAvg's: {', '.join(over)}." if over else "None is over three times FedAvg's."
+    machine = f"{facts['machine']['cores']} cores, load {facts['machine']['load']:.1f} at the start"
+    return (
+        f"Time of a round on an MLP with 50 clients of MNIST at each method's defaults, FedAvg = 1 (shortest of {ROUNDS - 2} rounds in {TURNS} turns; "
+        f"{machine}): {ratios}. {limit} FedALA takes {first:.0f} in the round in which it first learns A_k, by ten passes over the data."
+    )
+
+
+def written(page: Path, facts: dict[str, Any]) -> None:
+    """Put the sentences between the page's markers."""
+    before, _, rest = page.read_text().partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{told(facts)}\n{END}{rest.partition(END)[2]}")
+
+
+def main() -> None:
+    options = timing.parsed(timing.parser("rounds", __doc__, "two methods, three rounds"))
+    how = (("fedrod", "fedproto"), 3, 1) if options.quick else (METHODS, ROUNDS, TURNS)
+    records = measured(*how)
+    for record in records:
+        print(f"{record['method']:14s} {record['seconds']:.3f} s  {record['times']:.2f}")
+    timing.write(options.json, records, rounds=how[1], turns=how[2])
+    if options.json is not None and not options.quick:
+        written(PAGE, json.loads(options.json.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The outcome: every client's model put together, tested once, and told as a Result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin import algorithms
+from fedkin.clients import Clients, Replies, Traffic, joined
+from fedkin.errors import FedkinError
+from fedkin.local.transfer import in_pieces
+from fedkin.models import ModelSpec
+from fedkin.portfolio.judged import JUDGE
+from fedkin.portfolio.weights import Weighed
+from fedkin.result import History, Result
+from fedkin.result.combined import CombinedModels, Parts
+from fedkin.roster import Roster
+from fedkin.run import Options
+from fedkin.run.deployed import per_client_metrics
+from fedkin.run.notices import notices, single_class
+from fedkin.run.recorded import config_of
+
+CAUTION = 0.0
+"""A client keeps its own model where the estimated gain is below so many standard errors."""
+
+
+def gated(weighed: Weighed, alone: Tensor) -> np.ndarray:
+    """Which clients keep Local, (K,) bool: where the gain to expect is below zero, and Local did not break off."""
+    return (weighed.gain < CAUTION * weighed.error) & torch.isfinite(alone).all(dim=1).numpy()
+
+
+def outcome(
+    roster: Roster,
+    spec: ModelSpec,
+    options: Options,
+    tested: Clients,
+    members: Mapping[str, Tensor],
+    weighed: Weighed,
+    alone: Tensor,
+    traffic: Traffic,
+    seconds: float,
+    algorithm: Mapping[str, Any],
+    extras: Mapping[str, Tensor],
+    facts: Mapping[str, Any],
+) -> Result:
+    """The result: the gate, the parts of every model, and what they reach on test samples, which have chosen nothing."""
+    kept = gated(weighed, alone)
+    parts = parts_of(roster.names, members, weighed, kept, alone, spec)
+    size = len(roster)
+    judged = judge(tested, parts)
+    metrics = per_client_metrics(judged.ids, judged.arrays, size, ["test"])
+    sound = np.flatnonzero(torch.isfinite(alone).all(dim=1).numpy())
+    rows = {"rows": alone[torch.from_numpy(sound)]}
+    told_alone = tested.ask("evaluate", sound, rows, {"parts": ["test"]}, bill=False)
+    single = single_class(roster, {"pre": judged, "post": judged}, np.zeros(size, dtype=bool))
+    record = {"round": options.rounds, "participants": size, "log": {}, "pre": metrics, "post": metrics}
+    spent = {"seconds": seconds, "evaluation_seconds": 0.0, "bytes": traffic.total(), "messages": traffic.messages}
+    history = History(roster.names, [record | spent])
+    settings = config_of(roster, spec, algorithms.make("local"), options, None)
+    return Result(
+        names=roster.names,
+        task=roster.task,
+        sizes=roster.train,
+        server_rows=alone,
+        models=CombinedModels(roster.names, parts, spec, roster.task.one_label),
+        choice=tuple("alone" if own else "together" for own in kept),
+        metrics={"pre": metrics, "post": metrics, "deployed": metrics},
+        history=history,
+        config={**settings, "algorithm": dict(algorithm)},
+        extras={**parts.tensors(), **extras},
+        label_counts=roster.label_counts,
+        notes=(*roster.notes, *notices(roster, history, (), single)),
+        facts={
+            "algorithm": "auto",
+            "rounds": options.rounds,
+            "finished": True,
+            **spent,
+            "test_sizes": roster.test,
+            "truth": {k: v for k, v in roster.truth.items() if len(v) == size and v.ndim == 1},
+            "inputs": roster.inputs,
+            "single_class": single,
+            "alone": per_client_metrics(told_alone.ids, told_alone.arrays, size, ["test"]),
+            "auto": told(roster.names, list(members), weighed, kept),
+            **facts,
+        },
+    )
+
+
+def parts_of(
+    names: Sequence[str],
+    members: Mapping[str, Tensor],
+    weighed: Weighed,
+    kept_alone: np.ndarray,
+    alone: Tensor,
+    spec: ModelSpec,
+) -> Parts:
+    """What each client's model is made of: all fold models of its members, or Local alone."""
+    clients: list[list[tuple[Tensor, float, float]]] = []
+    found = list(members.values())
+    for k, kept in enumerate(kept_alone):
+        if kept:
+            clients.append([(alone[k], 1.0, float(weighed.prior.temperatures[0]))])
+            continue
+        own: list[tuple[Tensor, float, float]] = []
+        for m in np.flatnonzero(weighed.personal[k]):
+            rows = found[m][:, k]
+            rows = rows[torch.isfinite(rows).all(dim=1)]
+            share = float(weighed.personal[k, m]) / max(1, len(rows))
+            own += [(row, share, float(weighed.prior.temperatures[m])) for row in rows]
+        if not own:
+            raise FedkinError(
+                f"client {names[k]!r}: no member's training ended well in any fold; use a smaller learning rate (lr=…)"
+            )
+        clients.append(own)
+    return Parts.of(clients, spec.initial_counters())
+
+
+def judge(clients: Clients, parts: Parts) -> Replies:
+    """Test metrics of the combined models: each client gets the networks of its own model alone, some clients at a time."""
+    lengths = np.diff(parts.offsets.numpy())
+    size, width, row = len(lengths), int(lengths.max()), parts.rows[0]
+    real = torch.arange(width)[None] < torch.from_numpy(lengths)[:, None]
+    index, weights, temperatures = (
+        torch.zeros((size, width), dtype=own.dtype).masked_scatter(real, own)
+        for own in (parts.index, parts.weights, parts.temperatures)
+    )
+    temperatures = torch.where(real, temperatures, 1.0)
+    found = []
+    for some in in_pieces(size, width * row.numel() * row.element_size()):
+        asked = {"models": parts.rows[index[some]], "weights": weights[some], "temperatures": temperatures[some]}
+        found.append(clients.ask(JUDGE, some, asked, bill=False))
+    return joined(found)
+
+
+def told(
+    names: Sequence[str], members: Sequence[str], weighed: Weighed, kept_alone: np.ndarray
+) -> dict[str, dict[str, Any]]:
+    """Per client: the members of its model and their weights, whether the gate kept it alone, the gain to expect."""
+    entries = {}
+    for k, name in enumerate(names):
+        gain, error = float(weighed.gain[k]), float(weighed.error[k])
+        mixed = {members[int(m)]: float(weighed.personal[k, m]) for m in np.flatnonzero(weighed.personal[k])}
+        entries[name] = {
+            "members": {"local": 1.0} if kept_alone[k] else mixed,
+            "kept_alone": bool(kept_alone[k]),
+            "gain": (gain, gain - 1.96 * error, gain + 1.96 * error),
+            "samples": int(weighed.count[k]),
+        }
+    return entries
