@@ -26,11 +26,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from fedkin.portfolio.folds import folded
 
 from fedkin import algorithms, data, train
 from fedkin.data.sets.school import read_cells
 from fedkin.federation import Federation
+from fedkin.federation.folds import folded
 from fedkin.files import versions, write_json
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard

@@ -28,11 +28,11 @@ import numpy as np
 import torch
 from auto import Scores, against, line, scores
 from auto_cases import again, halved, loaded
-from fedkin.portfolio.folds import folded
 from which_method_page import page
 
 from fedkin import Federation, FedkinError, Result, algorithms, train
 from fedkin import auto as find
+from fedkin.federation.folds import folded
 
 HERE = Path(__file__).resolve().parent
 MODEL, ROUNDS, SEEDS = "feature-mlp:32", 25, 5

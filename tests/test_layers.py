@@ -179,3 +179,8 @@ def test_nothing_but_the_task_asks_for_its_kind_by_name() -> None:
                 if "kind" in names and texts & {*KINDS, "counts"}:
                     asked.append(f"{name_of(path)}:{node.lineno}")
     assert not asked
+
+
+def test_no_module_is_longer_than_400_lines() -> None:
+    long = {path.relative_to(ROOT).as_posix(): count for path in FILES if (count := path.read_text().count("\n")) > 400}
+    assert not long

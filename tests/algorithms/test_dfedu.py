@@ -137,7 +137,7 @@ def test_traffic_survives_a_resume(federation: Federation, path: ClientGraph, tm
 def connected(federation: Federation, graph: ClientGraph) -> Run:
     """A run of dFedU after one round."""
     run = make_run(federation, "mlr", DFedU(lr=0.1), make_options(rounds=2, dtype="float64"), graph)
-    run._one_round()
+    run._one_round(run._cohort(1))
     return run
 
 

@@ -248,18 +248,6 @@ def norms() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
 
 
-def recurrent() -> nn.Module:
-    class Read(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell, self.last = nn.GRU(1, 4, batch_first=True), nn.Linear(4, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.last(self.cell(x[:, :, None])[0][:, -1])
-
-    return Read()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -282,7 +270,6 @@ def test_bad_tables_are_refused_in_one_line(changes: dict[str, Any], message: st
     ("model", "method", "parameters", "graph", "message"),
     [
         (norms, "fedavg", {}, None, "layer '1' .BatchNorm1d. mixes the samples.*GroupNorm"),
-        (recurrent, "fedavg", {}, None, "one by one"),
         ("mlr", "fedavg", {"moments": "keep", "momentum": 0.9}, None, "moments at 'reset'"),
         ("mlr", "fedavg", {"robust": "evidence"}, None, "robust"),
         ("mlr", "fedproto", {}, None, "fedproto is not among the methods"),

@@ -87,3 +87,12 @@ def latest(directory: Path, accept_changes: bool = False) -> Path | None:
             continue
         return path
     return None
+
+
+def refuse_other_shapes(path: Path, state: State, ours: State) -> None:
+    """A checkpoint of a run with other clients or another model is refused."""
+    for name in ("rows", "influence"):
+        own, theirs = ours.arrays.get(name), state.arrays.get(name)
+        lost = theirs is None and name == "rows"
+        if own is not None and (lost or (theirs is not None and theirs.shape != own.shape)):
+            raise FedkinError(f"{path} does not fit this run: its {name} have another shape; start the run again")

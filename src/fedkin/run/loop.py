@@ -356,17 +356,11 @@ class Run:
         """Save all state of server and clients, atomically; the two newest checkpoints are kept."""
         if self.out is not None:
             with self.saves.timed():
-                private = self.clients.snapshot()
+                private, spent = self.clients.snapshot(), {"traffic": asdict(self.clients.traffic)}
+                progress = {"seconds": self.seconds, "evaluation_seconds": self.evaluation_seconds, **spent}
                 with FileBatch(self.out) as batch:
                     self.history.save(self.out / "history.jsonl", batch)
-                    checkpoint.save(self.out, moved(self.state, "cpu"), private, self._progress(), self._release, batch)
-
-    def _progress(self) -> dict[str, Any]:
-        return {
-            "seconds": self.seconds,
-            "evaluation_seconds": self.evaluation_seconds,
-            "traffic": asdict(self.clients.traffic),
-        }
+                    checkpoint.save(self.out, moved(self.state, "cpu"), private, progress, self._release, batch)
 
     def close(self) -> None:
         """Let go of clients, files and the directory."""
@@ -402,11 +396,7 @@ class Run:
     def _go_back_to(self, path: Path, first: int | None) -> None:
         """Take up the state of a checkpoint, and the history up to it."""
         state, private, progress = checkpoint.read_checkpoint(path)
-        for name in ("rows", "influence"):
-            ours, theirs = (s.arrays.get(name) for s in (self.state, state))
-            lost = theirs is None and name == "rows"
-            if ours is not None and (lost or (theirs is not None and theirs.shape != ours.shape)):
-                raise FedkinError(f"{path} does not fit this run: its {name} have another shape; start the run again")
+        checkpoint.refuse_other_shapes(path, state, self.state)
         self.state = self._owning(moved(state, self.placement.device))
         try:
             self.clients.restore(private)
