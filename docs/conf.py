@@ -32,6 +32,7 @@ myst_enable_extensions = ["colon_fence"]
 # Notebooks are stored without outputs and run when the site is built; one that fails fails the build.
 nb_execution_mode = "cache"
 nb_execution_timeout = 300
+nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_ipywidgets_js: dict[str, object] = {}  # would be fetched by the reader's browser
 

@@ -24,14 +24,14 @@ def test_sizes_counted_by_hand() -> None:
     assert Layout.of(build_network("lstm-text", TEXT)).n_parameters == 100 * 8 + lstm + 256 * 100 + 100
 
 
-@pytest.mark.parametrize("model", ["gru-forecaster:8,2", "lstm-text:8,2"])
-def test_they_are_split_and_trained_by_the_loop(model: str) -> None:
+@pytest.mark.parametrize(("model", "kernel"), [("gru-forecaster:8,2", "vmap"), ("lstm-text:8,2", "loop")])
+def test_they_are_split_and_trained_by_their_kernel(model: str, kernel: str) -> None:
     task = SERIES if model.startswith("gru") else TEXT
     net = build_network(model, task).eval()
     x = torch.randint(0, 100, (3, 80)) if task.tokens else torch.randn(3, 12)
     assert torch.equal(net(x), net.classifier(net.features(x)))
     assert net(x).reshape(3, -1).shape == (3, task.outputs)
-    assert choose_kernel(ModelSpec.of(model, task), task).name == "loop"
+    assert choose_kernel(ModelSpec.of(model, task), task).name == kernel
 
 
 def test_the_decoder_feeds_on_its_own_predictions() -> None:

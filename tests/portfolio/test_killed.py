@@ -15,6 +15,9 @@ from typer.testing import CliRunner
 import fedkin
 from fedkin import FedkinError
 from fedkin.cli import app
+from fedkin.clients import Traffic
+from fedkin.files import write_tensors
+from fedkin.portfolio.kept import KeptMembers
 
 SCRIPT = """
 import os, signal, sys
@@ -58,3 +61,10 @@ def test_a_killed_run_goes_on_and_ends_bitwise_the_same(tmp_path: Path) -> None:
     assert whole.facts["messages"] == again.facts["messages"]
     with pytest.raises(FedkinError, match="already holds a result"):
         fedkin.auto(federation, "linear", rounds=6, out=out)
+
+
+@pytest.mark.parametrize("told", [{"walls": 1}, {"down": "much"}, 3, None])
+def test_a_member_with_a_strange_bill_is_trained_again(tmp_path: Path, told: object) -> None:
+    kept = KeptMembers(tmp_path, {})
+    write_tensors(tmp_path / "members" / "kin.safetensors", {"rows": torch.zeros(1)}, {"traffic": told})
+    assert kept.once("kin", Traffic(), lambda: {"rows": torch.ones(1)})["rows"].item() == 1

@@ -66,6 +66,16 @@ def test_every_piece_of_a_line_that_a_killed_writer_leaves_is_survived(tmp_path:
         assert ledger.epsilon("a", "sample", 1e-5) == again.epsilon("a", "sample", 1e-5)
 
 
+def test_a_damaged_line_is_refused_not_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    for _ in range(2):
+        Ledger(path).charge([Charge("a", 0.1, 2.0, 10)], "sample", 10.0, 1e-5)
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"clients"', b'"clients', 1))
+    with pytest.raises(FedkinError, match="damaged"):
+        Ledger(path)
+
+
 def test_a_strange_ledger_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_text('{"level": "sample", "clients": ["a"], "rate": [2], "noise": [1], "steps": [1]}\n')

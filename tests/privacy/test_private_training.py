@@ -51,12 +51,32 @@ def convolutions() -> nn.Module:
     return nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3))
 
 
+class Reader(nn.Module):
+    """A recurrent network that reads its inputs one after the other."""
+
+    def __init__(self, cell: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.cell, self.last = cell(1, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.cell(x[:, :, None])[0][:, -1])
+
+
+def gru() -> nn.Module:
+    return Reader(nn.GRU)
+
+
+def recurrent() -> nn.Module:
+    return Reader(nn.RNN)
+
+
 MODELS: dict[str, Any] = {
     "softmax": "mlr",
     "chain": "mlp:6,4",
     "shortcut": Shortcut,
     "dropout": dropping,
     "convolutions": convolutions,
+    "gru": gru,
 }
 
 
@@ -270,6 +290,7 @@ def test_bad_tables_are_refused_in_one_line(changes: dict[str, Any], message: st
     ("model", "method", "parameters", "graph", "message"),
     [
         (norms, "fedavg", {}, None, "layer '1' .BatchNorm1d. mixes the samples.*GroupNorm"),
+        (recurrent, "fedavg", {}, None, "one by one"),
         ("mlr", "fedavg", {"moments": "keep", "momentum": 0.9}, None, "moments at 'reset'"),
         ("mlr", "fedavg", {"robust": "evidence"}, None, "robust"),
         ("mlr", "fedproto", {}, None, "fedproto is not among the methods"),

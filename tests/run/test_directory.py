@@ -163,6 +163,19 @@ def test_a_rows_file_outside_needs_the_flag_again_and_one_inside_moves_with_its_
     assert not target.exists()
 
 
+def test_a_ledger_outside_needs_the_flag_again(federation: Federation, tmp_path: Path) -> None:
+    out, elsewhere = tmp_path / "run", tmp_path / "elsewhere.jsonl"
+    budget = {"epsilon": 500.0, "delta": 1e-5, "noise": 1.0, "ledger": str(elsewhere)}
+    options = {"rounds": 3, "callbacks": [StopAfter(2)], "checkpoint_every": 1}
+    fedkin.train(federation, "mlr", "fedavg", out=out, privacy=budget, **options)  # type: ignore[arg-type]
+    before = elsewhere.read_bytes()
+    with pytest.raises(FedkinError, match=r"names a privacy ledger outside of itself.*--ledger"):
+        fedkin.resume(out)
+    assert elsewhere.read_bytes() == before
+    fedkin.resume(out, ledger=elsewhere)
+    assert len(elsewhere.read_bytes()) > len(before)
+
+
 def test_an_address_needs_the_flag_again(stopped: Path) -> None:
     edited(
         stopped / "config.toml",

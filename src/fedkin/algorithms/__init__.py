@@ -17,12 +17,9 @@ if TYPE_CHECKING:
     from fedkin.algorithm import Algorithm
 
 
-_FILES = sorted([module.name for module in iter_modules(__path__) if not module.name.startswith("_")])
-
-
 def names() -> list[str]:
     """The names of all methods in this package, found by file name without importing them (`_parts.py` is no method)."""
-    return list(_FILES)
+    return sorted([module.name for module in iter_modules(__path__) if not module.name.startswith("_")])
 
 
 _PATHS: dict[type[Algorithm], str] = {}

@@ -113,6 +113,12 @@ def resume(
     ] = None,
     rows_file: flags.RowsPath = None,
     ray_address: flags.RayAddress = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger", help="the run's privacy ledger, where that lies outside of its folder", metavar="FILE"
+        ),
+    ] = None,
     accept_changes: Annotated[
         bool,
         typer.Option("--accept-changes", help="go on although files were changed by hand, or another fedkin began it"),
@@ -147,6 +153,7 @@ def resume(
         rounds=rounds,
         callbacks=[Progress()],
         rows_file=rows_file,
+        ledger=ledger,
         engine_options=engine,
         accept_changes=accept_changes,
     )

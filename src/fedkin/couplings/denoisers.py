@@ -7,7 +7,7 @@ a frequency. To add one, write such a function:
 >>> @denoiser("inverse-square")
 ... def inverse_square(lambdas, strength):
 ...     return 1 / (1 + strength * lambdas) ** 2
->>> find("inverse-square").response(np.array([0.0, 1.0]), 1.0)
+>>> find_denoiser("inverse-square").response(np.array([0.0, 1.0]), 1.0)
 array([1.  , 0.25])
 """
 

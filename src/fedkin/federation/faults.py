@@ -27,7 +27,7 @@ def refuse_all(faults: Iterable[str]) -> None:
 def quoted(values: Sequence[str], most: int = 3) -> str:
     """The first few of several texts, in quotes so that blanks are seen.
 
-    >>> told(["a", "b ", "c", "d"])
+    >>> quoted(["a", "b ", "c", "d"])
     "'a', 'b ', 'c', …"
     """
     return ", ".join(map(repr, values[:most])) + (", …" if len(values) > most else "")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from fedkin import algorithms, data
+from fedkin import algorithms
 from fedkin.clients import Clients
 from fedkin.engines import connect
 from fedkin.errors import FedkinError, unknown
@@ -29,6 +29,7 @@ from fedkin.run import Options, make_options, with_learning
 from fedkin.run.directory import RunDirectory, trusted_options
 from fedkin.run.model import model_of_run
 from fedkin.run.recorded import config_of
+from fedkin.run.start import loaded_data
 from fedkin.streams import Streams
 
 TRAINING = {"steps": 10, "batch_size": 32}
@@ -179,4 +180,4 @@ def go_on(out: str | Path, watch: WatchMembers = lambda member, round, rounds: N
         raise FedkinError(f"{out} was made with a model of your own; call fedkin.auto(…, model, out={out}) again")
     how = trusted_options(out, config["run"], None, None)
     training = {key: value for key, value in config["algorithm"].items() if key != "name"}
-    return auto(data.load(**source), config["model"]["name"], out=out, watch=watch, **{**how, **training})
+    return auto(loaded_data(out, source), config["model"]["name"], out=out, watch=watch, **{**how, **training})

@@ -44,10 +44,11 @@ class KeptMembers:
         if path is not None and path.with_suffix(".json").exists():
             try:
                 tensors, facts = read_tensors(path)
-                for key, more in facts["traffic"].items():
-                    setattr(traffic, key, getattr(traffic, key) + int(more))
+                billed = Traffic(**facts["traffic"])
+                for key, so_far in asdict(traffic).items():
+                    setattr(traffic, key, so_far + int(getattr(billed, key)))
                 return tensors
-            except (FedkinError, KeyError):
+            except (FedkinError, KeyError, TypeError, ValueError):
                 pass  # damaged or half-written: it is made again
         before = asdict(traffic)
         made = dict(make())

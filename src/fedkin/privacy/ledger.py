@@ -136,8 +136,10 @@ def charges_in(line: bytes, path: Path) -> Iterator[tuple[str, Charge]]:
         return
     try:
         told: Mapping[str, list[Any]] = json.loads(line)
-    except ValueError:
-        return
+    except ValueError as problem:
+        if not line.rstrip().endswith(b"}"):  # a piece of a line has no end
+            return
+        raise FedkinError(f"{path} is damaged: {problem}; what its clients have spent cannot be told") from problem
     try:
         rows = zip(told["clients"], told["rate"], told["noise"], told["steps"], strict=True)
         found = [Charge(str(who), float(q), float(s), int(n)) for who, q, s, n in rows]

@@ -90,6 +90,20 @@ def refuse_other_settings(out: Path | None, config: Mapping[str, Any], graph: Cl
         raise FedkinError(f"{out} holds a run with another graph; choose another --out")
 
 
+def trusted_parameters(out: Path, stored: Mapping[str, Any], ledger: str | None) -> dict[str, Any]:
+    """The method's parameters in a run directory that a stranger may have made: a ledger elsewhere must be named again."""
+    parameters, privacy = dict(stored), stored.get("privacy")
+    if not isinstance(privacy, Mapping):
+        return parameters
+    path = privacy.get("ledger")
+    if ledger is None and path is not None and not Path(str(path)).resolve().is_relative_to(out.resolve()):
+        raise FedkinError(
+            f"{out} names a privacy ledger outside of itself, {path}; if you want it read and written, say so again: "
+            f"--ledger {path}"
+        )
+    return parameters | {"privacy": dict(privacy) | ({} if ledger is None else {"ledger": ledger})}
+
+
 def trusted_options(
     out: Path, stored: Mapping[str, Any], rows_file: str | None, engine_options: Mapping[str, Any] | None
 ) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from fedkin.result import Result
 from fedkin.result.stored import read_config
 from fedkin.run import checkpoint
 from fedkin.run.callbacks import Callback, Progress, as_callbacks, shows_progress
-from fedkin.run.directory import RunDirectory, trusted_options
+from fedkin.run.directory import RunDirectory, trusted_options, trusted_parameters
 from fedkin.run.earlier import Earlier
 from fedkin.run.loop import Run
 from fedkin.run.model import model_of_run
@@ -143,12 +143,14 @@ def resume(
     rows_file: str | Path | None = None,
     engine_options: Mapping[str, Any] | None = None,
     accept_changes: bool = False,
+    ledger: str | Path | None = None,
 ) -> Result:
     """Go on with an interrupted run from its last good checkpoint; the numbers are those of an uninterrupted run.
 
     A federation, model, algorithm, loss or augmentation of the user's own must be given again; named ones are built from config.toml.
-    `rounds` extends the run, `device` moves it to another device. What leads out of the directory must be given again, too: a `rows_file` elsewhere, the
-    address of a cluster. Files that were changed since fedkin wrote them are refused unless you accept the changes.
+    `rounds` extends the run, `device` moves it to another device. What leads out of the directory must be given again, too: a
+    `rows_file` or a privacy `ledger` elsewhere, the address of a cluster. Files that were changed since fedkin wrote them are
+    refused unless you accept the changes.
     """
     out = Path(directory)
     config = read_config(out)
@@ -161,13 +163,13 @@ def resume(
     if federation is None:
         if not source:
             raise FedkinError(f"{out} was trained on a federation of your own; pass it: resume(dir, federation=…)")
-        federation = _loaded(out, source)
+        federation = loaded_data(out, source)
     if model is None:
         if config["model"]["name"] == "custom":
             raise FedkinError(f"{out} was trained with a model of your own; pass it: resume(dir, model=…)")
         model = config["model"]["name"]
     if algorithm is None:
-        parameters = dict(config["algorithm"])
+        parameters = trusted_parameters(out, config["algorithm"], None if ledger is None else str(ledger))
         for name, value in parameters.items():
             if str(value).startswith(OWN_FUNCTION):
                 raise FedkinError(
@@ -187,7 +189,7 @@ def resume(
     return run.run()
 
 
-def _loaded(out: Path, source: Mapping[str, Any]) -> Federation:
+def loaded_data(out: Path, source: Mapping[str, Any]) -> Federation:
     """The data that config.toml names."""
     try:
         return data.load(**source)
