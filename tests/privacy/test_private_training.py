@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedkin import algorithms, data, train
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
+from fedkin.local.batches import Batch
 from fedkin.local.kernels import choose_kernel
 from fedkin.local.kernels.clipping import ClippingKernel, clipping_kernel
 from fedkin.local.kernels.per_sample import PerSampleKernel
@@ -189,10 +190,10 @@ def test_noise_has_the_size_that_is_accounted_for() -> None:
     size = len(training.sizes) and int(training.sizes[1])
     kernel = training.kernel(np.array([1]))
     width, drawn = held.spec.layout.n_parameters, []
-    x, y = torch.zeros((1, 1, 5), dtype=torch.float64), torch.zeros((1, 1), dtype=torch.int64)
+    x, y, none = torch.zeros((1, 1, 5)).double(), torch.zeros((1, 1), dtype=torch.int64), torch.zeros((1, 1)).double()
     while len(drawn) * width < 10_000:
         out = torch.zeros((1, width), dtype=torch.float64)
-        kernel.gradient(held.spec.initial_row(Streams(0))[None], x, y, torch.zeros((1, 1), dtype=torch.float64), out)
+        kernel.gradient(held.spec.initial_row(Streams(0))[None], Batch(x, y, none), out)
         drawn.append(out[0])
     values = torch.cat(drawn).numpy()[:10_000]
     due = 1.5 * 0.5 / (training.rates[1] * size)  # σC / (q n)

@@ -78,10 +78,11 @@ def mix_and_train(shard: Shard, request: Request, rows: Tensor, counters: Tensor
         columns = mixed.nonzero()[:, 0]
         slopes = torch.empty_like(chunk.weights, memory_format=torch.contiguous_format)
         chunk.rows[:, columns] = last + way * learned
-        for step, (a, x, y, share) in enumerate(chunk.batches()):
+        for step, batch in enumerate(chunk.batches()):
+            a = batch.active
             number, within = np.divmod(step, per_epoch[place[:a]])
             on = torch.as_tensor((number < passes[place[:a]]) & (within < limit[place[:a]]))[:, None]
-            chunk.kernel.gradient(chunk.rows[:a], x, y, share, slopes[:a])
+            chunk.kernel.gradient(chunk.rows[:a], batch, slopes[:a])
             moved = (learned[:a] - shared["eta"] * slopes[:a, columns] * way[:a]).clamp(0, 1)
             learned[:a] = torch.where(on, moved, learned[:a])
             chunk.rows[:a, columns] = last[:a] + way[:a] * learned[:a]

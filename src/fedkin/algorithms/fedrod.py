@@ -87,12 +87,12 @@ def in_two_passes(
     rows, n, same_dropout = chunk.rows[: len(own)], out.shape[1], chunk.replay()
     both, spare = rows.clone(), torch.empty_like(out)
     both[:, head.columns] += own
-    chunk.kernel.gradient(both, batch.x, batch.y, batch.weight, spare)
+    chunk.kernel.gradient(both, batch, spare)
     same_dropout()
     shifted = rows.clone()
     shifted[:, head.biases] += prior
     counted = None if chunk.counters is None else chunk.counters[: len(own)]
-    loss = chunk.kernel.gradient(shifted, batch.x, batch.y, batch.weight, out, counted)
+    loss = chunk.kernel.gradient(shifted, batch, out, counted)
     rows[:, n:] = shifted[:, n:]
     return loss, spare[:, head.columns].contiguous()
 

@@ -20,10 +20,19 @@ class Batch(NamedTuple):
     x (active, b, *input), y (active, b, …), weight (active, b) as in `Plan`.
     """
 
-    active: int
     x: Tensor
     y: Tensor
     weight: Tensor
+    more: tuple[Tensor, ...] = ()
+    """What a loss of a method's own takes beside, each (active, b, …)."""
+
+    @property
+    def active(self) -> int:
+        return len(self.weight)
+
+    def among(self, which: Tensor | slice) -> Batch:
+        """The same of some of the clients."""
+        return Batch(self.x[which], self.y[which], self.weight[which], tuple(entry[which] for entry in self.more))
 
 
 @dataclass(frozen=True)

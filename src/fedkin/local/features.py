@@ -190,12 +190,12 @@ def train_guided(
         kernel = tap.kernels.get()
         kernel.noise = chunk.kernel.noise
         try:
-            for a, x, where, weight in samples.batches(chunk.plan("batches"), positions):
-                y = samples.y[where]
+            for batch in samples.batches(chunk.plan("batches"), positions):
+                a, where, y = batch.active, batch.y, samples.y[batch.y]
                 part = y if granularity == "class" else where - first[:a] if granularity == "aligned" else 0
                 goal = mine[client[:a], part].expand(*where.shape, -1)
                 count = None if chunk.counters is None else chunk.counters[:a]
-                total[:a] += kernel.gradient(chunk.rows[:a], x, y, weight, slopes[:a], count, goal)
+                total[:a] += kernel.gradient(chunk.rows[:a], batch._replace(y=y, more=(goal,)), slopes[:a], count)
                 for term in terms:
                     term.add(slopes[:a], weights[:a])
                 rule.step(weights[:a], slopes[:a])

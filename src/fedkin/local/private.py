@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedkin.errors import FedkinError
-from fedkin.local.batches import Plan, count_steps
+from fedkin.local.batches import Batch, Plan, count_steps
 from fedkin.local.kernels.clipping import ClippingKernel, clipping_kernel
 from fedkin.local.kernels.linear import LinearKernel
 from fedkin.local.noise import Noise
@@ -54,20 +54,11 @@ class PrivateKernel:
     def noise(self, noise: Noise | None) -> None:
         self.kernel.noise = noise
 
-    def gradient(
-        self,
-        rows: Tensor,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        out: Tensor,
-        counters: Tensor | None = None,
-        *more: Tensor,
-    ) -> Tensor:
+    def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
         """Write the clipped and noisy gradient into `out` (k, P); return the losses (k,), which are not private."""
-        if more:
+        if batch.more:
             raise FedkinError("private training has no loss of a method's own; choose another method")
-        losses = self.kernel.clipped_gradient(rows, x, y, weight, out, self.clip)
+        losses = self.kernel.clipped_gradient(rows, batch.x, batch.y, batch.weight, out, self.clip)
         out.add_(self._noise(len(out)))
         return losses
 

@@ -110,7 +110,7 @@ class Samples:
         buffer = torch.empty((most, *self.shape), dtype=self.dtype, device=self.device)
         read = None if self.stored is None else self.stored.ahead([i.cpu().numpy().ravel() for _, i, _ in plan.each()])
         change = None if plan.changes is None else plan.changes.begin(labels=y is self.y)
-        for active, index, weight in plan.each():
+        for _, index, weight in plan.each():
             found = None if read is None else next(read)
             x, own = (
                 self._into(index.reshape(-1), buffer[: index.numel()], found).view(*index.shape, *self.shape),
@@ -121,7 +121,7 @@ class Samples:
                 if y is not self.y and (told.dtype != own.dtype or not torch.equal(told, own)):
                     raise FedkinError("augment changes targets, but this method looks at each sample's own; leave them")
                 own = told
-            yield Batch(active, x, own, weight)
+            yield Batch(x, own, weight)
 
     def pieces(self, plan: Plan) -> Iterator[Piece]:
         """All steps at once, or one after the other where each has to be read."""
@@ -129,9 +129,9 @@ class Samples:
             yield Piece(self.x.flatten(1), self.y, plan.index, plan.weight, plan.steps.tolist(), self.affine.flat)
             return
         plain = Affine.of(Rescaling(), self.shape, self.device)
-        for active, x, y, weight in self.batches(plan):
-            index = torch.arange(weight.numel(), device=self.device).view(active, 1, -1)
-            yield Piece(x.flatten(0, 1).flatten(1), y.flatten(0, 1), index, weight[:, None], [1] * active, plain)
+        for x, y, weight, _ in self.batches(plan):
+            index = torch.arange(weight.numel(), device=self.device).view(len(weight), 1, -1)
+            yield Piece(x.flatten(0, 1).flatten(1), y.flatten(0, 1), index, weight[:, None], [1] * len(weight), plain)
 
     def close(self) -> None:
         """End the processes that read ahead."""

@@ -125,11 +125,10 @@ def descend(
             return kernel.descend(rows, samples, plan, rate, *together) / steps
     slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
     total = rows.new_zeros(len(rows))
-    for active, x, y, weight in samples.batches(plan):
-        w, g = weights[:active], slopes[:active]
-        total[:active] += kernel.gradient(
-            rows[:active], x, y, weight, g, None if counters is None else counters[:active]
-        )
+    for batch in samples.batches(plan):
+        active = batch.active
+        w, g, counted = weights[:active], slopes[:active], None if counters is None else counters[:active]
+        total[:active] += kernel.gradient(rows[:active], batch, g, counted)
         for term in terms:
             term.add(g, w)
         rule.step(w, g)

@@ -67,7 +67,7 @@ class Chunk:
 
         Running statistics in the buffer columns of `rows`, and `counters`, move on as in any training step.
         """
-        loss = self.kernel.gradient(rows, batch.x, batch.y, batch.weight, out, counters)
+        loss = self.kernel.gradient(rows, batch, out, counters)
         for term in self.settings.terms():
             term.add(out, rows[:, : out.shape[1]])
         return loss

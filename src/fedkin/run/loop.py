@@ -31,9 +31,9 @@ from fedkin.run.directory import RunDirectory, refuse_other_settings
 from fedkin.run.divergence import refuse_divergence
 from fedkin.run.earlier import Earlier
 from fedkin.run.fits import refuse_misfits
-from fedkin.run.gathered import gathered
 from fedkin.run.graph import build_from, wanted, warn_of_lone_clients
 from fedkin.run.options import Options
+from fedkin.run.outcome import outcome_of
 from fedkin.run.private import Allowance, completed, private_notes, refuse_unprotected, spent_out
 from fedkin.run.recorded import config_of
 from fedkin.run.rows_file import RowMemory, slices
@@ -284,7 +284,7 @@ class Run:
         self.state = moved(self.state, "cpu")
         self.final = {when: replace(r, arrays=on_device(r.arrays, "cpu")) for when, r in self.final.items()}
         with torch.device("cpu"):
-            return gathered(self)
+            return outcome_of(self)
 
     def config(self) -> dict[str, Any]:
         """Everything needed to repeat the run, as written to config.toml."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from fedkin.local.batches import Batch
 from fedkin.local.kernels.grouped import GroupedKernel, groupable
 from fedkin.local.kernels.linear import LinearKernel, dense_layers
 from fedkin.local.kernels.looped import LoopedKernel
@@ -41,19 +42,8 @@ class Kernel(Protocol):
     noise: Noise | None
     """The dropout masks of the clients under way; None: nothing is dropped."""
 
-    def gradient(
-        self,
-        rows: Tensor,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        out: Tensor,
-        counters: Tensor | None = None,
-        *more: Tensor,
-    ) -> Tensor:
+    def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
         """Write ∇ Σ_i weight_ki ℓ_ki at `rows` (k, B) into `out` (k, P); return the losses (k,).
-
-        `more` (k, b, …) goes to the loss, where it is one of a method's own.
 
         Running statistics in the buffer columns of `rows`, and `counters`, move on as a training step moves them.
         """
@@ -209,9 +199,8 @@ def _draws_random_numbers(module: nn.Module, spec: ModelSpec, task: Task) -> boo
 def _agrees_with_the_loop(kernel: Kernel, spec: ModelSpec, task: Task) -> bool:
     """Whether gradients, running statistics and outputs of two made-up clients are the loop's."""
     row = spec.layout.pack(spec.template(), spec.dtype)
-    x = probe(spec, task, 2, 3)
-    y = task.probe((2, 3), spec.dtype)
     weight = torch.full((2, 3), 1 / 3, dtype=spec.dtype)
+    batch = Batch(probe(spec, task, 2, 3), task.probe((2, 3), spec.dtype), weight)
     answers = []
     loop = LoopedKernel(spec, loss_of(task))
     masked(loop.module)
@@ -221,8 +210,8 @@ def _agrees_with_the_loop(kernel: Kernel, spec: ModelSpec, task: Task) -> bool:
         each = MixedKernel(plain, spec.placement) if mixed else plain
         rows = torch.stack([row, row])
         out = torch.zeros((2, spec.layout.n_parameters), dtype=spec.dtype)
-        each.gradient(rows, x, y, weight, out)
-        answers.append((out, rows, each.outputs(rows, x)))
+        each.gradient(rows, batch, out)
+        answers.append((out, rows, each.outputs(rows, batch.x)))
     return all(
         bool((fast - slow).abs().max() <= close * slow.abs().max().clamp(min=1e-3)) for fast, slow in zip(*answers)
     )

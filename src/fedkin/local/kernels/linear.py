@@ -109,19 +109,10 @@ class LinearKernel:
         """(k, B) rows and (k, n, *input) inputs → (k, n, outputs)."""
         return chain.forward(*self._tensors(rows), self.activations, x.flatten(2).transpose(1, 2))[-1].transpose(1, 2)
 
-    def gradient(
-        self,
-        rows: Tensor,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        out: Tensor,
-        counters: Tensor | None = None,
-        *more: Tensor,
-    ) -> Tensor:
+    def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
         """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,)."""
-        went = self.ahead(rows, x, weight)
-        loss, delta = self.output_gradient(went.outputs, y, weight)
+        went = self.ahead(rows, batch.x, batch.weight)
+        loss, delta = self.output_gradient(went.outputs, batch.y, batch.weight)
         self.back(went, delta, out)
         return loss
 
@@ -240,7 +231,8 @@ class LinearKernel:
         pushes = [] if push is None else [tensor.contiguous() for kind in self._tensors(push) for tensor in kind]
         half, total = len(self.layers), rows.new_zeros(len(rows))
         how = rate, shrink, self.form, self.bend, self.class_weight.to(rows.dtype), clip
-        for active, inputs, targets, share in batches:
+        for batch in batches:
+            active = batch.active
             some = [tensor[:active] for tensor in blocks]
             added = [tensor for kind in self._tensors(noise(active)) for tensor in kind]
             total[:active] += chain.private_step(
@@ -249,9 +241,9 @@ class LinearKernel:
                 [tensor[:active] for tensor in pushes],
                 added,
                 self.activations,
-                inputs.flatten(2).transpose(1, 2),
-                targets,
-                share,
+                batch.x.flatten(2).transpose(1, 2),
+                batch.y,
+                batch.weight,
                 *how,
             )
         for old, new in zip(parameters, blocks):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from fedkin.local.batches import Batch
 from fedkin.local.noise import Noise
 from fedkin.placement import Placement
 
@@ -28,19 +29,10 @@ class MixedKernel:
     def noise(self, noise: Noise | None) -> None:
         self.inner.noise = noise
 
-    def gradient(
-        self,
-        rows: Tensor,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        out: Tensor,
-        counters: Tensor | None = None,
-        *more: Tensor,
-    ) -> Tensor:
+    def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
         """As `Kernel.gradient`."""
         with self.placement.mixed():
-            return self.inner.gradient(rows, x, y, weight, out, counters, *more).to(rows.dtype)
+            return self.inner.gradient(rows, batch, out, counters).to(rows.dtype)
 
     def outputs(self, rows: Tensor, x: Tensor, counters: Tensor | None = None) -> Tensor:
         """As `Kernel.outputs`."""

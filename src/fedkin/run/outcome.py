@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedkin.run.loop import Run
 
 
-def gathered(run: Run) -> Result:
+def outcome_of(run: Run) -> Result:
     """The result of a run that has ended: models, metrics, history and what is worth knowing."""
     parts, clients, spec = run.parts(), len(run.setting), run.setting.model
     found = {when: whole_models(replies, run.state, run.setting) for when, replies in run.final.items()}
