@@ -23,7 +23,7 @@ BETAS = (0.9, 0.999)
 
 
 def _one_pass(weights: Tensor, slopes: Tensor) -> bool:
-    return weights.shape[1] >= 256 and weights.stride(1) == 1 and slopes.stride(1) == 1
+    return weights.shape[1] >= 256 and weights.stride(1) == 1 and slopes.stride(1) == 1 and not weights.is_cuda
 
 
 def _sgd(weights: Tensor, slopes: Tensor, moments: list[Tensor], rate: float, momentum: float) -> None:
@@ -102,8 +102,8 @@ def _adam(
     if decay > 0:
         weights.mul_(1 - rate * decay)
     roots = (1 - torch.pow(two, count)).sqrt()
-    factors = (rate * roots / (1 - torch.pow(one, count))).to(weights.dtype).unsqueeze(1)
-    size = square.sqrt().add_((epsilon * roots).to(weights.dtype).unsqueeze(1))
+    factors = (rate * roots / (1 - torch.pow(one, count))).to(weights).unsqueeze(1)
+    size = square.sqrt().add_((epsilon * roots).to(weights).unsqueeze(1))
     weights.sub_(size.reciprocal_().mul_(mean).mul_(factors))
 
 

@@ -51,7 +51,7 @@ class FedProto(Algorithm):
     features: str = Field("features", description="the layer before the head, whose output is the feature")
 
     def check(self, setting: Setting) -> None:
-        if not setting.task.one_label:
+        if not setting.task.classes:
             raise FedkinError("fedproto has a prototype for each class, but this task has none; choose another method")
         size, head = cut(setting.model, setting.task, self.features).size, linear_head(setting.model, self.name)
         if size != head.weight.shape[1]:
@@ -98,7 +98,7 @@ def train_towards(shard: Shard, request: Request, rows: Tensor, counters: Tensor
     guides = prototypes.expand(len(ids), *prototypes.shape)
     settings, t = Sgd(**shared["sgd"]), shared["round"]
     trained, loss = train_guided(shard, ids, rows, settings, t, tap, guides, "class", counters)
-    counts = [torch.bincount(shard.train.of(int(k))[1], minlength=shard.task.outputs) for k in ids]
+    counts = [torch.bincount(shard.train.targets(int(k)), minlength=shard.task.outputs) for k in ids]
     means = part_features(shard, ids, trained, tap, "class")["parts"]
     told = {"class_means": means, "class_counts": torch.stack(counts)}
     if shared["predict"] == "head" or not known.any():

@@ -60,7 +60,7 @@ class KNNPer(FedAvg):
         return self.features, self.capacity, self.neighbours, self.scale
 
     def model_spec(self, model: ModelLike, names: tuple[str, ...], task: Task, dtype: torch.dtype) -> ModelSpec:
-        if not task.one_label:
+        if not task.classes:
             raise FedkinError("knnper lets memories vote on classes, but this task has none; choose another method")
         return with_memory(super().model_spec(model, names, task, dtype), task, *self.remembers)
 
@@ -109,7 +109,7 @@ def remember_features(shard: Shard, k: int, row: Tensor, counters: Tensor, lam: 
     assert isinstance(whole, Remembering)
     x, y = shard.train.of(k)
     order = permutations(shard.streams.words("memory", 0, shard.keys[k : k + 1]), shard.train.sizes[k : k + 1])[0]
-    kept = torch.from_numpy(order[: len(whole.keys)].copy())
+    kept = torch.as_tensor(order[: len(whole.keys)].copy())
     with torch.no_grad():
         outputs, features = whole.seen(x)
         whole.keys[: len(kept)] = features[kept]

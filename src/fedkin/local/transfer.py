@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.local.shard import Samples, Shard
+from fedkin.local.samples import Samples
+from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task, compose_rows, staying
 from fedkin.task.losses import loss_of
 
@@ -27,7 +28,7 @@ def losses_of(shard: Shard, samples: Samples, k: int, rows: Tensor) -> Tensor:
     outputs, y = outputs_of(shard, samples, k, rows)
     repeated = y.expand(len(rows), *y.shape).flatten(0, 1)
     loss = loss_of(shard.task)(outputs.flatten(0, 1), repeated).double().view(len(rows), len(y))
-    return loss.clamp(max=CAP) if shard.task.one_label else loss
+    return loss.clamp(max=CAP) if shard.task.classes else loss
 
 
 @client_task("transfer")

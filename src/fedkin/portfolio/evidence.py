@@ -67,7 +67,7 @@ def say_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     grid, else the sums of squared errors, and "sound" (k,): whether all of it is finite.
     """
     models, sizes = request.per_client["models"], shard.validation.sizes[request.ids]
-    classes, grid = shard.task.one_label, request.shared["grid"]
+    classes, grid = shard.task.mixes_chances, request.shared["grid"]
     longest = max(1, int(shard.validation.sizes.max(initial=0)))
     tail = (shard.task.outputs,) if classes else shard.task.output_shape or (1,)
     empty = partial(torch.zeros, (longest, *tail), dtype=shard.spec.dtype)
@@ -118,7 +118,7 @@ def _padded(shard: Shard, ids: np.ndarray, members: list[str], groups: int = 1, 
     y = shard.validation.y
     targets = torch.zeros((len(ids), longest, *y.shape[1:]), dtype=y.dtype)
     for place, k in enumerate(ids):
-        own = shard.validation.of(int(k))[1]
+        own = shard.validation.targets(int(k))
         targets[place, : len(own)] = own
     real = torch.arange(longest)[None, :] < torch.from_numpy(sizes)[:, None]
     group = (torch.arange(longest) % groups).expand(len(ids), -1)
@@ -150,7 +150,7 @@ def _gathered(shard: Shard, request: Request) -> tuple[Evidence, Tensor]:
 def count_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """How much there is to judge by: "held_out" (k, V) samples of every variant, "effective" (k,), "sound" (k, M)."""
     evidence, _ = _gathered(shard, request)
-    effective = [_effective(shard.validation.of(int(k))[1], shard.task.one_label) for k in request.ids]
+    effective = [_effective(shard.validation.targets(int(k)), shard.task.mixes_chances) for k in request.ids]
     members = request.shared["members"]
     return {
         "held_out": evidence.counted(request.shared["variants"]).sum(dim=1),
@@ -205,7 +205,7 @@ def gains_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     evidence, logs = _gathered(shard, request)
     weights = request.per_client["weights"].double()
     own = weights.gather(1, evidence.group[:, :, None].expand(-1, -1, weights.shape[2]))  # (k, n, M)
-    if shard.task.one_label:
+    if shard.task.mixes_chances:
         together = -(logs.exp() * own).sum(dim=2).clamp(min=1e-300).log()
         alone = -logs[:, :, 0]
     else:

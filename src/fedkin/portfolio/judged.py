@@ -17,7 +17,7 @@ JUDGE = f"{__name__}:judge"
 @client_task("judge")
 def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Test metrics of combined models: per_client "models" (k, P, B), "weights" and "temperatures" (k, P); weight 0: none."""
-    classes = shard.task.one_label
+    classes = shard.task.mixes_chances
     models = request.per_client["models"].to(shard.spec.dtype)
     found: dict[str, Tensor] = {}
     sizes = shard.test.sizes[request.ids]
@@ -37,7 +37,7 @@ def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
         found_outputs = together.clamp(min=1e-300).log() if classes else together
         told = {"loss": float(loss_of(shard.task)(found_outputs, y).double().mean())}
         told |= valued(shard.task, shard.task.judge(found_outputs, y), len(y))
-        if classes:
+        if shard.task.classes:
             told["distinct_count"] = len(torch.unique(found_outputs.argmax(dim=1)))
         for name, value in told.items():
             found.setdefault(name, torch.zeros(len(sizes), dtype=torch.float64))[place] = value

@@ -119,6 +119,8 @@ class Task:
     """Metrics as a file describes them: to show a result of somebody's own metric, nothing is imported."""
     scale: Scale | None = None
     """For regression on a table: targets are z-scores. Losses speak of these, predictions and metrics of the target's units."""
+    augment: Any = None
+    """What is done to training batches: names (see `fedkin.augment`), "package.module:function", or a function."""
 
     def __post_init__(self) -> None:
         metrics = tuple(self.metrics) or (self.headline or METRIC[self.kind],)
@@ -140,7 +142,7 @@ class Task:
             kind, more = "regression", {**more, "loss": "poisson"}
         return cls(cast(Kind, kind), inputs, output_shape=outputs, forecast=forecast, **more)
 
-    # --- what the kind means; nothing outside this file asks for it by name ------------------------------------------
+    # --- what the kind means; nothing outside of task/ asks for a kind, but for classes or what it needs to know -------
 
     @property
     def one_label(self) -> bool:
@@ -151,6 +153,22 @@ class Task:
     def numeric(self) -> bool:
         """Targets are numbers, single or several."""
         return self.kind == "regression"
+
+    @property
+    def mixes_chances(self) -> bool:
+        """What several models say is mixed as probabilities, each at a temperature of its own; else as numbers."""
+        return self.one_label
+
+    @property
+    def estimator(self) -> Literal["classifier", "regressor"]:
+        """Which kind of scikit-learn's estimators fits the targets."""
+        return "regressor" if self.numeric else "classifier"
+
+    def class_counts(self, targets: np.ndarray) -> np.ndarray | None:
+        """Samples of each class (of multi-label targets: with each column), (C,); None where there are no classes."""
+        if self.one_label:
+            return np.bincount(targets, minlength=len(self.classes))
+        return None if self.numeric else targets.sum(axis=0)
 
     @property
     def usual(self) -> bool:
@@ -280,11 +298,11 @@ class Task:
 
         outputs = outputs.double().reshape(len(targets), -1)
         numbers = targets if self.scale is None else self.scale.told(targets.double())
-        true = targets.numpy() if self.one_label else numbers.double().reshape(outputs.shape).numpy()
+        true = targets.cpu().numpy() if self.one_label else numbers.double().reshape(outputs.shape).cpu().numpy()
         found = {}
         for each in map(find_metric, self.metrics):
             said = self.labels(outputs) if each.needs == "labels" else self.predictions(outputs)
-            found[each.key] = float(each.function(said.numpy(), true))
+            found[each.key] = float(each.function(said.cpu().numpy(), true))
         return found
 
     # --- as JSON ------------------------------------------------------------------------------------------------------
@@ -293,7 +311,10 @@ class Task:
         """As JSON can hold it."""
         loss = self.loss if isinstance(self.loss, str) else function_name(self.loss)
         described = {name: self._metric(name).told() for name in self.metrics}
-        return {**asdict(replace(self, loss=None, described={})), "loss": loss, "described": described}
+        bare = asdict(replace(self, loss=None, described={}, augment=None))
+        told = {**bare, "loss": loss, "described": described}
+        augment = self.augment if isinstance(self.augment, str | None) else function_name(self.augment)
+        return {**told, "augment": augment} if augment else {k: v for k, v in told.items() if k != "augment"}
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Task:
@@ -321,6 +342,7 @@ class Task:
             told.get("headline", ""),
             {name: Metric.read(own) for name, own in strange.items()},
             None if scale is None else Scale(float(scale["mean"]), float(scale["std"])),
+            told.get("augment"),
         )
 
 

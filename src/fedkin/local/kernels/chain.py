@@ -19,6 +19,31 @@ from fedkin.compiled import script
 from fedkin.steps import move
 
 
+def rescaled(stored: Tensor, out: Tensor, factor: float, shift: Tensor, spread: Tensor) -> Tensor:
+    """Inputs (stored·factor − shift) / spread of stored samples (n, …), in float32, then in the type of `out`."""
+    plain = factor == 1.0 and shift.numel() == 0 and spread.numel() == 0
+    x = out
+    if not plain and out.dtype != torch.float32:
+        x = torch.empty_like(out, dtype=torch.float32)
+    x.copy_(stored)
+    if factor != 1.0:
+        x.mul_(factor)
+    if shift.numel() > 0:
+        x.sub_(shift)
+    if spread.numel() > 0:
+        x.div_(spread)
+    if x.dtype != out.dtype:
+        out.copy_(x)
+    return out
+
+
+def taken(x: Tensor, rows: Tensor, out: Tensor, factor: float, shift: Tensor, spread: Tensor) -> Tensor:
+    """The inputs of these rows (n,) of stored samples, in `out` (n, …)."""
+    if x.dtype == out.dtype:
+        return torch.index_select(x, 0, rows, out=out)
+    return rescaled(x.index_select(0, rows), out, factor, shift, spread)
+
+
 def forward(weights: list[Tensor], biases: list[Tensor], activations: list[str], x: Tensor) -> list[Tensor]:
     """Inputs (k, d, n) and what every layer makes of them, (k, out, n)."""
     a = [x]
@@ -92,11 +117,13 @@ def clip_samples(a: list[Tensor], deltas: list[Tensor], biases: list[Tensor], we
         delta.mul_(factor)
 
 
-def batch_at(x: Tensor, y: Tensor, index: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the samples x (n, d) and y (n, …) those at `index` (k, b): inputs (k, d, b), copied into the buffer, and targets."""
-    chosen = index.reshape(-1)
-    inputs = torch.index_select(x, 0, chosen, out=buffer[: chosen.shape[0]]).view(index.shape[0], index.shape[1], -1)
-    return inputs.transpose(1, 2), y.index_select(0, chosen).unflatten(0, [index.shape[0], index.shape[1]])
+def batch_at(
+    x: Tensor, y: Tensor, index: Tensor, buffer: Tensor, factor: float, shift: Tensor, spread: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Of stored samples x (n, d), y (n, …) those at `index` (k, b): inputs (k, d, b), made in the buffer, and targets."""
+    chosen, shape = index.reshape(-1), [index.shape[0], index.shape[1]]
+    inputs = taken(x, chosen, buffer[: chosen.shape[0]], factor, shift, spread).unflatten(0, shape)
+    return inputs.transpose(1, 2), y.index_select(0, chosen).unflatten(0, shape)
 
 
 def descend_chain(
@@ -114,20 +141,23 @@ def descend_chain(
     form: str,
     bend: float,
     class_weight: Tensor,
+    factor: float,
+    shift: Tensor,
+    spread: Tensor,
 ) -> Tensor:
     """Each client's steps w ← shrink·w − rate·∇f(w) + push, in place; returns the sums of its losses, (k,).
 
     No gradient is ever stored: the product that computes it is added to the weights at once. x (n, d) and y (n, …) are
-    all samples; index and share (k, S, b) as in `Plan`; `push` is empty, or one tensor per weight and then per bias.
+    all samples, as they are stored (`taken` makes inputs of them); index and share (k, S, b) as in `Plan`; `push` is empty, or one tensor per weight and then per bias.
     """
     active, batch = index.shape[0], index.shape[2]
-    buffer = x.new_empty([active * batch, x.shape[1]])  # fresh memory for every step costs as much as the copy
-    total = x.new_zeros([active])
+    buffer = share.new_empty([active * batch, x.shape[1]])  # fresh memory for every step costs as much as the copy
+    total = share.new_zeros([active])
     layers = len(weights)
     for step in range(index.shape[1]):
         while steps[active - 1] <= step:
             active -= 1
-        inputs, targets = batch_at(x, y, index[:active, step], buffer)
+        inputs, targets = batch_at(x, y, index[:active, step], buffer, factor, shift, spread)
         w, b = [tensor[:active] for tensor in weights], [tensor[:active] for tensor in biases]
         a = forward(w, b, activations, inputs)
         loss, delta = output_gradient(a[-1], targets, share[:active, step], form, bend, class_weight)
@@ -167,6 +197,9 @@ def descend_by_rule(
     rule: str,
     moments: list[Tensor],
     numbers: list[float],
+    factor: float,
+    shift: Tensor,
+    spread: Tensor,
 ) -> Tensor:
     """`descend_chain` with a step rule that has moments: down g = ∇f(w) + (1 − shrink)·w − push by `steps.move`, in place.
 
@@ -174,12 +207,11 @@ def descend_by_rule(
     (k, P), or empty.
     """
     active, batch = index.shape[0], index.shape[2]
-    buffer = x.new_empty([active * batch, x.shape[1]])
-    total = x.new_zeros([active])
+    buffer, total = share.new_empty([active * batch, x.shape[1]]), share.new_zeros([active])
     for step in range(index.shape[1]):
         while steps[active - 1] <= step:
             active -= 1
-        inputs, targets = batch_at(x, y, index[:active, step], buffer)
+        inputs, targets = batch_at(x, y, index[:active, step], buffer, factor, shift, spread)
         w = [tensor[:active] for tensor in weights]
         a = forward(w, [tensor[:active] for tensor in biases], activations, inputs)
         loss, delta = output_gradient(a[-1], targets, share[:active, step], form, bend, class_weight)
@@ -243,6 +275,8 @@ def private_step(
     return losses * share.amax(dim=1)
 
 
+rescaled = script(rescaled)
+taken = script(taken)
 forward, output_gradient, below = script(forward), script(output_gradient), script(below)
 batch_at, clip_samples = script(batch_at), script(clip_samples)
 descend_chain, descend_by_rule, private_step = script(descend_chain), script(descend_by_rule), script(private_step)
