@@ -78,21 +78,21 @@ class IFCA(Algorithm):
         return as_one_state([tried[leads]], 0)
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
-        chosen, ids = replies["choice"].numpy(), replies.ids
+        chosen, ids = replies["choice"].cpu().numpy(), replies.ids
         choice = state.arrays["choice"].clone()
         choice[ids] = replies["choice"]
         formed, labels = in_order(chosen)
         counts = counted(self.weights, setting)[ids]
-        coupling = ClusterPropagation(ids, labels, handed_back(formed, choice.numpy()), weights=counts)
+        coupling = ClusterPropagation(ids, labels, handed_back(formed, choice.cpu().numpy()), weights=counts)
         held = holding(state, choice)
         trained = place(held.rows, replies).clone()
         if self.average == "gradient":
             share = np.bincount(labels, counts)[labels] / counts.sum()
-            n, pick = setting.spec.layout.n_parameters, torch.from_numpy(ids)
-            part = torch.from_numpy(share).to(trained.dtype)[:, None]
+            n, pick = setting.spec.layout.n_parameters, torch.as_tensor(ids)
+            part = torch.as_tensor(share, dtype=trained.dtype)[:, None]
             trained[pick, :n] = torch.lerp(held.rows[pick, :n], trained[pick, :n], part)
         state = mix(held, replies, coupling, trained=trained)
-        one_member = torch.from_numpy(np.array([ids[labels == code][0] for code in range(len(formed))]))
+        one_member = torch.as_tensor(np.array([ids[labels == code][0] for code in range(len(formed))]))
         arrays = {"models": _updated(state.arrays["models"], formed, state.rows[one_member]), "choice": choice}
         if "influence" in state.arrays:
             arrays["shaped"] = _updated(state.arrays["shaped"], formed, state.arrays["influence"][one_member])

@@ -39,7 +39,7 @@ def steadily(function: Train, shard: Shard, request: Request, rows: Tensor, coun
     settings = request.shared.get("sgd", {})
     limit = 0 if settings.get("privacy") or request.mail is not None else settings.get("halvings", 0)
     known = shard.store.get("halvings") if limit else None
-    halved = np.zeros(len(rows), dtype=np.int64) if known is None else known[request.ids].numpy().copy()
+    halved = np.zeros(len(rows), dtype=np.int64) if known is None else known[request.ids].cpu().numpy().copy()
     before = counters.clone()
     trained = at_rates(function, shard, request, rows, counters, halved)
     for _ in range(limit):
@@ -51,7 +51,7 @@ def steadily(function: Train, shard: Shard, request: Request, rows: Tensor, coun
         again = at_rates(function, shard, request.some(wild), rows[wild], anew, halved[wild])
         counters[wild] = anew
         trained = joined({"all": (np.arange(len(rows)), trained), "anew": (wild, again)}, len(rows))
-    return replace(trained, keep={**trained.keep, "halvings": torch.from_numpy(halved)}) if halved.any() else trained
+    return replace(trained, keep={**trained.keep, "halvings": torch.as_tensor(halved)}) if halved.any() else trained
 
 
 def at_rates(
@@ -100,7 +100,7 @@ def _beyond(shard: Shard, ids: np.ndarray, before: Tensor, after: Tensor, suspec
     if len(some):
         three = torch.zeros_like(after[some]), before[some], after[some]
         zeros, first, last = (evaluate_rows(shard, ids[some], rows, "train")["loss"] for rows in three)
-        found[some] = ((zeros > 0) & (last > first) & (last > BEYOND * zeros)).numpy()
+        found[some] = ((zeros > 0) & (last > first) & (last > BEYOND * zeros)).cpu().numpy()
     return found
 
 
