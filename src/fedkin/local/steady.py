@@ -50,7 +50,7 @@ def steadily(function: Train, shard: Shard, request: Request, rows: Tensor, coun
         anew = before[wild]
         again = at_rates(function, shard, request.some(wild), rows[wild], anew, halved[wild])
         counters[wild] = anew
-        trained = joined({"all": (np.arange(len(rows)), trained), "anew": (wild, again)}, len(rows))
+        trained = as_one_training({"all": (np.arange(len(rows)), trained), "anew": (wild, again)}, len(rows))
     return replace(trained, keep={**trained.keep, "halvings": torch.as_tensor(halved)}) if halved.any() else trained
 
 
@@ -70,7 +70,7 @@ def at_rates(
         parts[int(times)] = place, replace(found, keep={**found.keep, **shard.moments})
         if not everyone:
             counters[place] = own
-    return joined(parts, len(rows))
+    return as_one_training(parts, len(rows))
 
 
 def slower(request: Request, factor: float) -> Request:
@@ -104,7 +104,7 @@ def _beyond(shard: Shard, ids: np.ndarray, before: Tensor, after: Tensor, suspec
     return found
 
 
-def joined(parts: Mapping[Any, tuple[np.ndarray, Trained]], count: int) -> Trained:
+def as_one_training(parts: Mapping[Any, tuple[np.ndarray, Trained]], count: int) -> Trained:
     """Trainings of some of `count` clients as one; of a client in several of them the last counts."""
     (_, first), *others = parts.values()
     if not others:
