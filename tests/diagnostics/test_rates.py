@@ -13,7 +13,7 @@ import fedkin
 from fedkin import ClientGraph, Federation, FedkinError
 from fedkin.algorithms import FedU
 from fedkin.couplings import LaplacianStep
-from fedkin.diagnostics.rates import Rates, convergence
+from fedkin.diagnostics.rates import Convergence, convergence
 from fedkin.diagnostics.theory import stationary_point
 from fedkin.graphs import complete
 from fedkin.models import ModelSpec
@@ -193,7 +193,7 @@ def test_where_the_theorems_say_nothing(federation: Federation) -> None:
     around = convergence(federation, "linear", full_gradients(hub=1.0))
     assert around.alpha == 0
     assert around.rho == pytest.approx(CLIENTS + 1)  # a star of K spokes
-    calm = Rates(1, 2, 3, 0.1, 1, 0, 1, 0.1, 1, 4, 4)
+    calm = Convergence(1, 2, 3, 0.1, 1, 0, 1, 0.1, 1, 4, 4)
     for call in (lambda: calm.rounds(2), lambda: calm.rounds_nonconvex(0)):
         with pytest.raises(FedkinError, match=r"is (2|0);"):
             call()

@@ -51,7 +51,7 @@ from fedkin.run import make_options, make_run
 
 
 @dataclass(frozen=True)
-class Rates:
+class Convergence:
     """The constants of Lemma 1 and Theorems 1 and 2 for a setting. α, β and σ₁² are those of the point that was looked at."""
 
     alpha: float
@@ -148,7 +148,7 @@ def convergence(
     seed: int = 0,
     iterations: int = 200,
     **options: Any,
-) -> Rates:
+) -> Convergence:
     """Measure the constants of FedU's theorems at the clients' models `rows` (K, B) (default: the initial weights).
 
     Every client makes one backward pass per sample and some Hessian-vector products, and discloses its loss, its extreme
@@ -169,7 +169,7 @@ def convergence(
             "weight_decay": algorithm.weight_decay,
             "batch_size": algorithm.batch_size,
         }
-        told = run.clients.ask(f"{__name__}:slopes", setting.everyone, {"rows": at}, shared)
+        told = run.clients.ask(f"{__name__}:fedu_constants", setting.everyone, {"rows": at}, shared)
         if told.failed:
             name, why = next(iter(told.failed.items()))
             raise FedkinError(f"client {name!r} could not measure its loss: {why}")
@@ -192,7 +192,7 @@ def convergence(
         variation = float(np.sum(placed * (linked.laplacian() @ placed)))
     finally:
         run.close()
-    return Rates(
+    return Convergence(
         alpha=float(found["least"].min()) if len(linked) == len(setting) else 0.0,  # a hub has no loss
         beta=float(found["most"].max()),
         rho=linked.lambda_max(),
@@ -213,8 +213,8 @@ def _meeting(algorithm: LaplacianRegularised, cohort: int, clients: int) -> floa
     return 1.0 if heard or clients == 1 else (cohort - 1) / (clients - 1)
 
 
-@client_task("slopes")
-def slopes_task(shard: Shard, request: Request) -> dict[str, Tensor]:
+@client_task("fedu_constants")
+def constants_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Of each client at its row: loss, extreme eigenvalues of the Hessian, ‖∇F_k‖², and a mini-batch's E‖∇F̃_k − ∇F_k‖²; all (k,).
 
     A mini-batch of b is drawn without replacement: its variance is (1/b)(n−b)/(n−1) times that of one sample.

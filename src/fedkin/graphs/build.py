@@ -101,7 +101,7 @@ def _kl(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> C
     if option == "labels":
         return similarity.label_divergence(disclosed("label_counts"), names)
     _nothing("kl", option)
-    return similarity.divergence(disclosed("statistics"), names)
+    return similarity.input_divergence(disclosed("statistics"), names)
 
 
 @builder("gaussian")

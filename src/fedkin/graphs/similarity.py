@@ -91,7 +91,7 @@ def correlated(features: np.ndarray, names: ClientNames = None) -> ClientGraph:
     return ClientGraph((adjacency + adjacency.T) / 2, names)
 
 
-def divergence(stats: np.ndarray, names: ClientNames = None) -> ClientGraph:
+def input_divergence(stats: np.ndarray, names: ClientNames = None) -> ClientGraph:
     """a_ij = exp(−J_ij/σ), J the symmetric Kullback–Leibler divergence of two clients' inputs, σ its median over pairs.
 
     From means and variances alone, of moments (K, 4, M): every feature is taken for normal,
