@@ -101,6 +101,8 @@ def compared(folder: Path) -> None:
 
 
 def portfolio(folder: Path) -> Result:
+    if (folder / "auto" / "result.safetensors").exists():  # stopped after all was written
+        return fedkin.load(folder / "auto")
     small = data.load("clusters", clients=6, samples=20, seed=0)
     return fedkin.auto(small, "linear", effort="quick", rounds=3, out=folder / "auto")
 
@@ -269,11 +271,6 @@ HOW: dict[str, tuple[Callable[[Path, int], Any], str]] = {
 }
 
 
-def pairs() -> list[tuple[str, str]]:
-    """Every writer and what hinders it; a limit is the process's, and would bind all sites and the server at once."""
-    return [(name, how) for name in WRITERS for how in HOW if how == "full" or not name.startswith("a s")]
-
-
 def tried(folder: Path, writer: Writer, how: str, share: float) -> str | None:
     """What is wrong when the writer has room for a share of what it needs, or None."""
     disk, scratch = folder / "disk", folder / "scratch"
@@ -335,3 +332,10 @@ def writers(folder: Path, name: str, how: str, shares: tuple[float, ...] = (0.0,
         os.waitpid(child, 0)
         failed += [f"{name}, {how}, room for {share:.0%}: {fault}"] if fault else []
     return len(shares), failed
+
+
+def all_writers(folder: Path, how: str) -> Outcome:
+    """Every writer; a limit is the process's, and would bind all sites and the server at once, so these are left out."""
+    names = [name for name in WRITERS if how == "full" or name not in ("a site", "a server")]
+    found = [writers(folder, name, how) for name in names]
+    return sum(tried for tried, _ in found), [fault for _, faults in found for fault in faults]

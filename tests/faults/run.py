@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import fedkin
 
-from . import accidents, campaign, full_disk, lies
+from . import accidents, campaign, full_disk, killed_writers, lies
 
 KILLED = ("fedu", "fedavg", "scaffold", "ditto", "fedcedar", "fedrelax")
 LIES: dict[str, tuple[int, dict[str, str]]] = {
@@ -46,6 +46,7 @@ LIES: dict[str, tuple[int, dict[str, str]]] = {
     "fedrelax": (16, {"graph": "complete", "model": "sites"}),
 }
 """Method → each how many-th of its lies is told, and what it needs."""
+WRITERS = {"full": "each writer on a full disk", "limit": "each writer, file size limited (ulimit -f)"}
 REAL = {
     "site killed and back (real SuperLink)": "test_a_killed_site_is_named_and_rejoins_with_its_model",
     "server killed and back (real SuperLink), resumed to 1e-9": "test_a_killed_server_goes_on_after",
@@ -118,18 +119,18 @@ def jobs(share: int, seed: int) -> list[Job]:
     kept = None if share == 1 else max(2, 100 // share)
     for method in KILLED:
         found.append(Job("kills", "killed while writing, resumed bitwise", campaign.kills, (method, kept, seed)))
+    found.append(Job("kills", "each writer killed, goes on", killed_writers.killed_writers, (24 // share or 1, seed)))
     for method, (every, options) in LIES.items():
         told = (method, every * share, seed % every, options.get("graph"), options.get("model", "mlr"))
         found.append(Job("lies", "a lie of a site, over message bytes", lies.lies, told))
-    for piece in range(10):
-        many = 100 // share
+    for piece in range(4):  # few pieces: each starts a process of its own
+        many = 250 // share
         found.append(Job("damages", "a file of a run directory damaged", campaign.damages, (many, seed, piece * many)))
-        many = 300 // share
+        many = 750 // share
         found.append(Job("inputs", "odd inputs", campaign.inputs, (many, seed, piece * many)))
         found.append(Job("inputs", "odd inputs", campaign.fuzzed, (many, seed + piece)))
-    for name, how in full_disk.pairs():
-        told = {"full": "each writer on a full disk", "limit": "each writer, file size limited (ulimit -f)"}[how]
-        found.append(Job("disk", told, full_disk.writers, (name, how)))
+    for how, told in WRITERS.items():
+        found.append(Job("disk", told, full_disk.all_writers, (how,)))
     for method in ("fedu", "scaffold"):
         found.append(Job("disk", "disk full, resumed bitwise", campaign.kills, (method, kept, seed, "full")))
         told = "file size limited (ulimit -f), resumed bitwise"
