@@ -32,7 +32,7 @@ from fedkin.privacy.noise import SecretStream
 from fedkin.privacy.settings import Planned, Privacy
 from fedkin.streams import Streams
 
-AT_ONCE = 2**14
+DRAWN_AT_ONCE = 2**14
 """Normal numbers that a client draws at once, at least: enough to drown the overhead of a call."""
 
 
@@ -46,7 +46,7 @@ class PrivateKernel:
         self.kernel, self.clip, self.scale, self.secrets = kernel, clip, scale, secrets
         self.layout, self.chunk = kernel.layout, kernel.chunk
         self.fuses = isinstance(kernel, LinearKernel) and kernel.fuses
-        ahead = max(1, AT_ONCE // max(1, self.layout.n_parameters))
+        ahead = max(1, DRAWN_AT_ONCE // max(1, self.layout.n_parameters))
         self._drawn = torch.empty((len(scale), ahead, self.layout.n_parameters), dtype=torch.float32)
         self._next = ahead
 
