@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedkin.engines.flower.setup import allowed_model
 from fedkin.engines.flower.site import answer_at
 from fedkin.engines.flower.wire import Message
 from fedkin.testing import uneven_federation
@@ -99,6 +100,24 @@ def test_a_model_that_a_site_names_is_not_imported(tmp_path: Path, monkeypatch: 
         _, result = runs.run(lie, 0)
         assert set(result.names) == set(HONEST)
         assert not proof.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "may"),
+    [
+        ("tree:3", [], True),
+        ("tree:3", ["tree"], True),
+        ("tree:3", ["tree:3"], True),
+        ("tree:4", ["tree:3"], False),
+        ("ridge", ["tree"], False),
+        ("some_module:f", [], False),
+        ("some_module:f", ["tree"], False),
+        ("some_module:f", ["some_module:f"], True),
+        ("some_module:g", ["some_module:f", "some_module"], False),
+    ],
+)
+def test_the_operators_list_says_what_sites_may_bring(name: str, allowed: list[str], may: bool) -> None:
+    assert (allowed_model(name, allowed) is None) == may
 
 
 def test_a_site_trusts_no_module_by_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
