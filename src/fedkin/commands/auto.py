@@ -37,6 +37,14 @@ def auto(
     effort: Annotated[
         str, typer.Option("--effort", help="quick, standard or thorough", rich_help_panel=flags.METHOD)
     ] = "standard",
+    distil: Annotated[
+        bool,
+        typer.Option(
+            "--distil",
+            help="one network of the original size per client, with what it costs",
+            rich_help_panel=flags.METHOD,
+        ),
+    ] = False,
     out: Out = None,
     json: flags.Json = None,
 ) -> None:
@@ -47,6 +55,7 @@ def auto(
       fedkin auto --csv visits.csv --client hospital --target died
       fedkin auto --data digits --clients 20 --effort quick
       fedkin auto --data school --seed 1 --out runs/schools --json schools.json
+      fedkin auto --data digits --clients 20 --effort quick --distil
     """
     from fedkin import config
     from fedkin.commands.run import new_folder, short_name
@@ -63,7 +72,7 @@ def auto(
     rest = settings.options[0].model_dump(exclude_unset=True)
     folder = out or new_folder(f"{short_name(settings)}-auto-seed{settings.seeds[0]}")
     with Members() as watch:
-        result = find(federation, settings.model, effort, out=folder, watch=watch, **{**rest, **chosen})  # type: ignore[arg-type]
+        result = find(federation, settings.model, effort, out=folder, watch=watch, distil=distil, **{**rest, **chosen})  # type: ignore[arg-type]
     finish_auto(result, folder, json)
 
 
@@ -127,7 +136,7 @@ def finish_auto(result: Result, folder: Path, json: Path | None) -> None:
     from fedkin.result.records import run_record
     from fedkin.result.result import DENSE
     from fedkin.result.summary import coverage
-    from fedkin.result.verdict import sentence
+    from fedkin.result.verdict import distilled_text, sentence
 
     metric = result.task.headline_metric
     screen = show.console()
@@ -137,6 +146,8 @@ def finish_auto(result: Result, folder: Path, json: Path | None) -> None:
         f"alone, together: {metric.heading} on test samples, {metric.better}",
         "gain: expected, in loss per sample, with its 95 % interval; from training samples alone",
     )
+    if "distilled" in result.facts:
+        show.say(distilled_text(result))
     if missing := coverage(metric.label, result.valued, len(result.names)):
         show.say(missing)
     if len(result.names) > CLIENTS_SHOWN:

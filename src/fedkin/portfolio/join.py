@@ -85,7 +85,7 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
         return outcome(
             newcomers.roster(), spec, chosen, tested, members, weighed, alone[used], clients.traffic,
             time.perf_counter() - started, config["algorithm"], {"kin_of_peers": torch.from_numpy(kin)},
-            {"title": "newcomers", "peers": result.names},
+            {"title": "newcomers", "peers": result.names}, bool(config["algorithm"].get("distil")),
         )  # fmt: skip
 
 
