@@ -175,7 +175,7 @@ def set_aside(
     good = np.ones(len(ids), dtype=bool)
     for key, value in arrays.items():
         if value.is_floating_point() and value.numel() and not bool(torch.isfinite(value.sum())):
-            finite = torch.isfinite(value.reshape(len(ids), -1)).all(dim=1).numpy()
+            finite = torch.isfinite(value.reshape(len(ids), -1)).all(dim=1).cpu().numpy()
             for position in np.flatnonzero(~finite & good):
                 reasons[names[ids[position]]] = f"{NOT_FINITE} in {key!r}; its training diverged"
             good &= finite
@@ -186,5 +186,5 @@ def only(replies: Replies, kept: np.ndarray) -> Replies:
     """The replies of some of those who answered: `kept` (k,) bool."""
     if kept.all():
         return replies
-    keep = torch.from_numpy(np.flatnonzero(kept))
+    keep = torch.as_tensor(np.flatnonzero(kept))
     return replace(replies, ids=replies.ids[kept], arrays={k: v[keep] for k, v in replies.arrays.items()})

@@ -98,7 +98,7 @@ def train_towards(shard: Shard, request: Request, rows: Tensor, counters: Tensor
     guides = prototypes.expand(len(ids), *prototypes.shape)
     settings, t = Sgd(**shared["sgd"]), shared["round"]
     trained, loss = train_guided(shard, ids, rows, settings, t, tap, guides, "class", counters)
-    counts = [torch.bincount(shard.train.of(int(k))[1], minlength=shard.task.outputs) for k in ids]
+    counts = [torch.bincount(shard.train.targets(int(k)), minlength=shard.task.outputs) for k in ids]
     means = part_features(shard, ids, trained, tap, "class")["parts"]
     told = {"class_means": means, "class_counts": torch.stack(counts)}
     if shared["predict"] == "head" or not known.any():

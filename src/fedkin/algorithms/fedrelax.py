@@ -43,6 +43,7 @@ class FedRelax(Algorithm):
     name: ClassVar[str] = "fedrelax"
     title: ClassVar[str] = "FedRelax"
     couples: ClassVar[bool] = False
+    augments: ClassVar[bool] = False
     keeps: ClassVar[tuple[str, ...]] = ("edge_traffic",)
     deploys: ClassVar[Deploys] = "trained"
     graph_spec: ClassVar[str | None] = "statistics"
@@ -224,8 +225,8 @@ class FedRelax(Algorithm):
         source, slot, target, weight = _slots(setting)
         there = (place[source] >= 0) & (place[target] >= 0)
         sent = answers[place[source[there]], slot[there]]
-        edge = torch.from_numpy(weight[there])
-        onto = torch.from_numpy(target[there].astype(np.int64))
+        edge = torch.as_tensor(weight[there])
+        onto = torch.as_tensor(target[there].astype(np.int64))
         mean.index_add_(0, onto, sent * edge[:, None, None])
         total.index_add_(0, onto, edge)
         mean /= total.clamp(min=1e-300)[:, None, None]
@@ -266,7 +267,7 @@ def _slots(setting: Setting) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
 
 def _counted(state: State, replies: Replies, size: int) -> State:
     """Add an exchange to the messages and bytes of every edge, and to the log."""
-    letters = torch.from_numpy(replies.letters)
+    letters = torch.as_tensor(replies.letters)
     sent = torch.stack([letters, letters * size], dim=1)
     state = state.with_arrays(edge_traffic=state.arrays["edge_traffic"] + sent)
     return state.with_log(letters=int(letters.sum()), letter_bytes=int(letters.sum()) * size)

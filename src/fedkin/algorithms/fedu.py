@@ -110,7 +110,7 @@ class FedU(LaplacianRegularised):
         else:
             placed = place(state.rows, replies)
             used = state.guarded(coupling, placed)
-            moved = used.apply(placed)[torch.from_numpy(replies.ids)]
+            moved = used.apply(placed)[torch.as_tensor(replies.ids)]
             moved = moved if over is None else over.copy_(moved)
         layout.keep_positive(moved, trained)
         state = follow_influence(state.with_rows(replies.ids, moved), replies, used)

@@ -77,14 +77,14 @@ class IFCA(Algorithm):
         return as_one_state([tried[leads]], 0)
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
-        chosen, ids = replies["choice"].numpy(), replies.ids
+        chosen, ids = replies["choice"].cpu().numpy(), replies.ids
         choice = state.arrays["choice"].clone()
         choice[ids] = replies["choice"]
         formed, labels = in_order(chosen)
         sizes = setting.sizes[ids] if self.weights == "size" else None
-        coupling = ClusterPropagation(ids, labels, handed_back(formed, choice.numpy()), weights=sizes)
+        coupling = ClusterPropagation(ids, labels, handed_back(formed, choice.cpu().numpy()), weights=sizes)
         state = mix(holding(state, choice), replies, coupling)
-        one_member = torch.from_numpy(np.array([ids[labels == code][0] for code in range(len(formed))]))
+        one_member = torch.as_tensor(np.array([ids[labels == code][0] for code in range(len(formed))]))
         arrays = {"models": _updated(state.arrays["models"], formed, state.rows[one_member]), "choice": choice}
         if "influence" in state.arrays:
             arrays["shaped"] = _updated(state.arrays["shaped"], formed, state.arrays["influence"][one_member])

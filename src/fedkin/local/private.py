@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from fedkin.errors import FedkinError
-from fedkin.local.batches import Plan, count_steps
+from fedkin.local.batches import Batch, Plan, count_steps
 from fedkin.local.kernels.clipping import ClippingKernel, clipping_kernel
 from fedkin.local.kernels.linear import LinearKernel
 from fedkin.local.noise import Noise
+from fedkin.local.samples import Samples
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.privacy.accounting import cost_of_steps, steps_within
@@ -53,20 +54,11 @@ class PrivateKernel:
     def noise(self, noise: Noise | None) -> None:
         self.kernel.noise = noise
 
-    def gradient(
-        self,
-        rows: Tensor,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        out: Tensor,
-        counters: Tensor | None = None,
-        *more: Tensor,
-    ) -> Tensor:
+    def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
         """Write the clipped and noisy gradient into `out` (k, P); return the losses (k,), which are not private."""
-        if more:
+        if batch.more:
             raise FedkinError("private training has no loss of a method's own; choose another method")
-        losses = self.kernel.clipped_gradient(rows, x, y, weight, out, self.clip)
+        losses = self.kernel.clipped_gradient(rows, batch.x, batch.y, batch.weight, out, self.clip)
         out.add_(self._noise(len(out)))
         return losses
 
@@ -78,11 +70,11 @@ class PrivateKernel:
         return drawn
 
     def descend(
-        self, rows: Tensor, x: Tensor, y: Tensor, plan: Plan, rate: float, shrink: float, push: Tensor | None
+        self, rows: Tensor, samples: Samples, plan: Plan, rate: float, shrink: float, push: Tensor | None
     ) -> Tensor:
         """All steps of a chunk, as `LinearKernel.descend` takes them."""
         assert isinstance(self.kernel, LinearKernel)
-        return self.kernel.descend_privately(rows, x, y, plan, rate, shrink, push, self.clip, self._noise)
+        return self.kernel.descend_privately(rows, samples.batches(plan), rate, shrink, push, self.clip, self._noise)
 
     def outputs(self, rows: Tensor, x: Tensor, counters: Tensor | None = None) -> Tensor:
         """(k, B) rows and (k, n, *input) inputs → (k, n, outputs), in evaluation mode."""
@@ -192,7 +184,7 @@ class PrivateTraining:
             index[k, step, within] += sample
             weight[k, step, within] = 1 / (self.rates[p] * self.sizes[p])
         widths = np.maximum((weight > 0).sum(axis=2).max(axis=0), 1)
-        return Plan(torch.from_numpy(index), torch.from_numpy(weight).to(dtype), self.steps[place], widths)
+        return Plan(torch.from_numpy(index), torch.from_numpy(weight).to(dtype), self.steps[place], widths=widths)
 
     def kernel(self, place: np.ndarray) -> PrivateKernel:
         """The kernel of the clients at these places."""

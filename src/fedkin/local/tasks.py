@@ -237,7 +237,7 @@ def _account(shard: Shard, request: Request) -> dict[str, Tensor]:
 def _finite(*values: Tensor) -> np.ndarray:
     """Which clients have no NaN and no infinity in any of the (k, …) arrays, (k,) bool."""
     sums = torch.stack([value.reshape(len(value), -1).sum(dim=1).double() for value in values])
-    return torch.isfinite(sums).all(dim=0).numpy()
+    return torch.isfinite(sums).all(dim=0).cpu().numpy()
 
 
 def _commit(shard: Shard, ids: np.ndarray, own: dict[str, Tensor], sound: np.ndarray) -> None:
@@ -291,7 +291,7 @@ def cross_evaluate_task(shard: Shard, request: Request) -> dict[str, Tensor]:
         found = evaluate_rows(shard, request.ids, rows, "test")
         table[:, m] = found[shard.task.metric]
         counts[:, m] = found.get(f"{shard.task.metric}_count", found["count"])
-    return {"metric": table, "metric_count": counts, "count": torch.from_numpy(shard.test.sizes[request.ids])}
+    return {"metric": table, "metric_count": counts, "count": torch.as_tensor(shard.test.sizes[request.ids])}
 
 
 @client_task("statistics")
@@ -304,7 +304,7 @@ def statistics_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     answers: dict[tuple[Any, ...], np.ndarray] = shard.objects.setdefault("noisy statistics", {})
 
     def told(k: int) -> np.ndarray:
-        x = shard.given.of(k)[0].numpy()
+        x = shard.given.of(k)[0].cpu().numpy()
         if not request.shared:
             return moments(x)
         question = shard.names[k], *sorted(request.shared.items())
@@ -316,7 +316,7 @@ def statistics_task(shard: Shard, request: Request) -> dict[str, Tensor]:
         return answers[question]
 
     found = [told(k) for k in request.ids]
-    return {"statistics": torch.from_numpy(np.stack(found))}
+    return {"statistics": torch.as_tensor(np.stack(found))}
 
 
 @client_task("ledger")
@@ -330,10 +330,10 @@ def ledger_task(shard: Shard, request: Request) -> dict[str, Tensor]:
 @client_task("label_counts")
 def label_counts_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Training samples per class, (k, C)."""
-    return {"label_counts": torch.from_numpy(shard.federation.label_counts("train")[request.ids])}
+    return {"label_counts": torch.as_tensor(shard.federation.label_counts("train")[request.ids])}
 
 
 @client_task("sizes")
 def sizes_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Number of training samples, (k,)."""
-    return {"sizes": torch.from_numpy(shard.train.sizes[request.ids])}
+    return {"sizes": torch.as_tensor(shard.train.sizes[request.ids])}

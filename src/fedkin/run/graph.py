@@ -61,7 +61,7 @@ def build_from(spec: str, roster: Roster, clients: Clients, seed: int, private: 
         if not np.isin(there, replies.ids).all():
             silent.update({name: f"told no {what}: {reason}" for name, reason in replies.failed.items()})
             raise EveryoneFailed(f"graph {spec}", silent)
-        return replies[what].numpy()[np.searchsorted(replies.ids, there)]
+        return replies[what].cpu().numpy()[np.searchsorted(replies.ids, there)]
 
     while True:
         try:

@@ -132,7 +132,7 @@ class Site:
     def _host(self, setup: Setup) -> Host:
         if setup.model != SITES and not is_built_in(setup.model):
             self._check_trust(setup.model, self.settings.trust)
-        for name in (str(setup.task.loss), *setup.task.metrics):
+        for name in (str(setup.task.loss), str(setup.task.augment), *setup.task.metrics):
             if names_an_import(name):
                 self._check_trust(name, self.settings.trust)
         federation = self._federation(setup)
