@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.federation import Split
+from fedkin.local.samples import Samples
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
@@ -22,19 +23,6 @@ DRAWS = 4
 """How many labels are drawn for an input from what the combination says of it."""
 DISTILLING = 2_000_000
 """The batches are drawn as those of this round: never those of training or fine-tuning."""
-
-
-@dataclass(frozen=True)
-class Lessons:
-    """What the students learn from, in the form of a shard's samples; clients that are not asked have none."""
-
-    x: Tensor
-    y: Tensor
-    sizes: np.ndarray
-
-    @property
-    def offsets(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(self.sizes)])
 
 
 @client_task("distil")
@@ -54,7 +42,7 @@ def distil_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     far = [_apart(shard, rows, inputs, said) for rows in (heaviest, mean)]
     start = torch.where((far[1] < far[0])[:, None], mean, heaviest)
     student, settings = copy(shard), Sgd(**request.shared["sgd"])
-    student.train = _lessons(shard, request.ids, inputs, said)  # type: ignore[assignment]
+    student.train = _lessons(shard, request.ids, inputs, said)
     rows, _ = train_rows(student, request.ids, start, settings, DISTILLING, purpose="distilling")
     after = _apart(shard, rows, inputs, said)
     rows = torch.where((after <= torch.minimum(*far))[:, None], rows, start)
@@ -86,7 +74,8 @@ def _taught(shard: Shard, request: Request) -> tuple[list[Tensor], list[Tensor]]
     return inputs, said
 
 
-def _lessons(shard: Shard, ids: np.ndarray, inputs: list[Tensor], said: list[Tensor]) -> Lessons:
+def _lessons(shard: Shard, ids: np.ndarray, inputs: list[Tensor], said: list[Tensor]) -> Samples:
+    """What the students learn from; clients that are not asked have nothing."""
     sizes = np.zeros(len(shard), dtype=np.int64)
     order = np.argsort(ids, kind="stable")
     x, y = [], []
@@ -100,7 +89,8 @@ def _lessons(shard: Shard, ids: np.ndarray, inputs: list[Tensor], said: list[Ten
             x.append(inputs[place])
             y.append(said[place].to(shard.train.y.dtype).view(-1, *shard.train.y.shape[1:]))
         sizes[k] = len(x[-1])
-    return Lessons(torch.cat(x), torch.cat(y), sizes)
+    made = Split(torch.cat(x).cpu().numpy(), torch.cat(y).cpu().numpy(), np.concatenate([[0], np.cumsum(sizes)]))
+    return Samples(made, shard.spec.dtype, shard.task.tokens, shard.train.device)
 
 
 def _drawn(p: np.ndarray, draw: np.random.Generator) -> np.ndarray:
