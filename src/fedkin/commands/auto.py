@@ -83,15 +83,18 @@ def join(
         str | None, typer.Option("--client", help="column that names the client (default: as in the run)")
     ] = None,
     target: Annotated[str | None, typer.Option("--target", help="column to predict (default: as in the run)")] = None,
+    add: Annotated[bool, typer.Option("--add", help="add them to the run, for those that come next")] = False,
     out: Out = None,
     json: flags.Json = None,
 ) -> None:
     """Models for clients that come later, without a round of the others.
 
     \b
-    Example:
+    Examples:
       fedkin join runs/visits-auto-seed0 --csv new.csv
+      fedkin join runs/visits-auto-seed0 --csv new.csv --add
     """
+    from fedkin.commands import show
     from fedkin.commands.run import new_folder
     from fedkin.commands.show import working
     from fedkin.portfolio.join import join as find
@@ -105,6 +108,8 @@ def join(
     folder = out or new_folder(f"{Path(run).name}-newcomers")
     joined.save(folder)
     finish_auto(joined, folder, json)
+    if add:
+        show.say(f"added to {result.grown(joined).save(run)}: {', '.join(joined.names)}")
 
 
 class Members:

@@ -16,7 +16,7 @@ from fedkin.local.tasks import Request, client_task
 from fedkin.local.training import train_rows
 from fedkin.portfolio.judged import combined_outputs
 
-DISTIL = f"{__name__}:distil"
+TEACH = f"{__name__}:distil"
 LESSONS = 1024
 """At least so many inputs: a client's own, and points between two of them."""
 DRAWS = 4

@@ -38,6 +38,7 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
     Each scores the peers' models on its own training samples (A_new as Kin has it), begins from A_new·Ψ and from the
     common model, takes local steps on folds of its own samples, and combines the members with the federation's pooled
     weights as prior. The gate keeps it alone where that is better. Nobody else trains, and nothing of theirs changes.
+    `grown(result, joined)` is the run with the newcomers in it.
     """
     started = time.perf_counter()
     if "start_kin" not in result.extras:
@@ -84,7 +85,8 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
         weighed = weigh(told, prior.temperatures, classes, search.fits(list(members)), prior)
         return outcome(
             newcomers.roster(), spec, chosen, tested, members, weighed, alone[used], clients.traffic,
-            time.perf_counter() - started, config["algorithm"], {"kin_of_peers": torch.from_numpy(kin)},
+            time.perf_counter() - started, config["algorithm"],
+            {"kin_of_peers": torch.from_numpy(kin), "start_kin": members[shorter][0]},
             {"title": "newcomers", "peers": result.names}, bool(config["algorithm"].get("distil")),
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ from fedkin.errors import FedkinError
 from fedkin.local.sgd import Sgd
 from fedkin.local.transfer import in_pieces
 from fedkin.models import ModelSpec
-from fedkin.portfolio.distil import DISTIL
+from fedkin.portfolio.distil import TEACH
 from fedkin.portfolio.judged import JUDGE
 from fedkin.portfolio.weights import Weighed
 from fedkin.result import History, Result
@@ -161,7 +161,7 @@ def distilled(clients: Clients, parts: Parts, sgd: Sgd, rounds: int) -> Parts:
         several = (asked["weights"] > 0).sum(dim=1) > 1
         ids = some[several.numpy()]
         if len(ids):
-            replies = clients.ask(DISTIL, ids, {key: value[several] for key, value in asked.items()}, how)
+            replies = clients.ask(TEACH, ids, {key: value[several] for key, value in asked.items()}, how)
             taught |= {int(k): row for k, row in zip(replies.ids, replies["rows"])}
     found = []
     for k in range(len(parts.offsets) - 1):
