@@ -32,6 +32,9 @@ from fedkin.privacy.noise import SecretStream
 from fedkin.privacy.settings import Planned, Privacy
 from fedkin.streams import Streams
 
+DRAWN_AT_ONCE = 2**14
+"""Normal numbers that a client draws at once, at least: enough to drown the overhead of a call."""
+
 
 class PrivateKernel:
     """A kernel whose gradients are private: those of samples clipped, Gaussian noise added to their sum."""
@@ -43,7 +46,9 @@ class PrivateKernel:
         self.kernel, self.clip, self.scale, self.secrets = kernel, clip, scale, secrets
         self.layout, self.chunk = kernel.layout, kernel.chunk
         self.fuses = isinstance(kernel, LinearKernel) and kernel.fuses
-        self._drawn = torch.empty((len(scale), self.layout.n_parameters), dtype=torch.float32)
+        ahead = max(1, DRAWN_AT_ONCE // max(1, self.layout.n_parameters))
+        self._drawn = torch.empty((len(scale), ahead, self.layout.n_parameters), dtype=torch.float32)
+        self._next = ahead
 
     @property
     def noise(self) -> Noise | None:
@@ -63,11 +68,15 @@ class PrivateKernel:
         return losses
 
     def _noise(self, active: int) -> Tensor:
-        """The noise of one step of the first clients, (active, P)."""
-        drawn = self._drawn[:active]
-        for row, stream, scale in zip(drawn, self.secrets, self.scale):
-            stream.fill(row, float(scale))
-        return drawn
+        """The noise of one step of the first clients, (active, P); of small models, drawn for several steps at once."""
+        ahead = self._drawn.shape[1]
+        if self._next == ahead:
+            now = self._drawn[:active] if ahead == 1 else self._drawn  # a later step may have more clients
+            for numbers, stream, scale in zip(now, self.secrets, self.scale):
+                stream.fill(numbers.view(-1), float(scale))
+            self._next = 0
+        self._next += 1
+        return self._drawn[:active, self._next - 1]
 
     def descend(
         self, rows: Tensor, samples: Samples, plan: Plan, rate: float, shrink: float, push: Tensor | None
