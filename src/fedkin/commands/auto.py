@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from fedkin.commands import flags
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from fedkin.portfolio.progress import Done
     from fedkin.result import Result
 
 CLIENTS_SHOWN = 50
@@ -71,7 +73,7 @@ def auto(
     chosen = training.model_dump(include=training.model_fields_set & set(Sgd.model_fields))
     rest = settings.options[0].model_dump(exclude_unset=True)
     folder = out or new_folder(f"{short_name(settings)}-auto-seed{settings.seeds[0]}")
-    with Members() as watch:
+    with Members.of({**rest, **chosen, "effort": effort}) as watch:
         result = find(federation, settings.model, effort, out=folder, watch=watch, distil=distil, **{**rest, **chosen})  # type: ignore[arg-type]
     finish_auto(result, folder, json)
 
@@ -113,20 +115,42 @@ def join(
 
 
 class Members:
-    """Progress: which member is being trained."""
+    """Progress: which member is being trained, and about how long all of it will take."""
+
+    def __init__(self, done: Done | None) -> None:
+        self.done = done
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Members:
+        """With an estimate by effort, rounds and steps; other efforts are refused elsewhere."""
+        from fedkin.portfolio.auto import TRAINING
+        from fedkin.portfolio.progress import Done
+        from fedkin.portfolio.search import EFFORTS
+
+        effort = EFFORTS.get(str(settings.get("effort")))
+        length = int(settings.get("rounds") or 30), int(settings.get("steps") or TRAINING["steps"])
+        return cls(None if effort is None else Done(effort, *length))
 
     def __enter__(self) -> Members:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-        self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self.task = self.progress.add_task("choosing a learning rate", total=None)
+        left = (
+            TextColumn("about"),
+            TimeRemainingColumn(),
+            TextColumn("left,"),
+            TimeElapsedColumn(),
+            TextColumn("so far"),
+        )
+        columns = TextColumn("{task.description}"), BarColumn(), *left
+        self.progress = Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=600)
+        self.task = self.progress.add_task("choosing a learning rate", total=1.0)
         self.progress.start()
         return self
 
     def __call__(self, member: str, round: int, rounds: int) -> None:
-        self.progress.update(self.task, description=f"training {member} on folds", total=rounds, completed=round)
+        share = 0.0 if self.done is None else self.done.share(member, round, rounds)
+        self.progress.update(self.task, description=f"training {member} on folds", completed=share)
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
