@@ -35,6 +35,7 @@ from fedkin.local.tasks import Request
 from fedkin.models import ModelSpec
 from fedkin.models.frozen import with_frozen
 from fedkin.privacy.ledger import LEDGER, Ledger
+from fedkin.result.combined import one_module
 from fedkin.result.export import file_stems
 from fedkin.streams import Streams
 from fedkin.task.losses import names_an_import
@@ -270,9 +271,14 @@ class Site:
             card = message.head["cards"].get(client.name)
             if card is None:
                 continue
-            tensors, names = state.models(card["deploys"])
-            k = names.index(client.name)
-            module = spec.module(tensors["model"][k], tensors["counters"][k])
+            combined = message.part(f"combined/{client.name}")
+            if combined:
+                parts = combined["rows"], spec.initial_counters(), combined["weights"], combined["temperatures"]
+                module = one_module(spec, *parts, setup.task.one_label)
+            else:
+                tensors, names = state.models(card["deploys"])
+                k = names.index(client.name)
+                module = spec.module(tensors["model"][k], tensors["counters"][k])
             from safetensors.torch import save
 
             own = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
