@@ -38,7 +38,8 @@ from fedkin.privacy.ledger import LEDGER, Ledger
 from fedkin.result.combined import one_module
 from fedkin.result.export import file_stems
 from fedkin.streams import Streams
-from fedkin.task.losses import names_an_import
+from fedkin.task.losses import LOSSES, names_an_import
+from fedkin.task.metrics import METRICS
 
 
 @dataclass(frozen=True)
@@ -134,9 +135,11 @@ class Site:
     def _host(self, setup: Setup) -> Host:
         if setup.model != SITES and not is_built_in(setup.model):
             self._check_trust(setup.model, self.settings.trust)
-        for name in (str(setup.task.loss), str(setup.task.augment), *setup.task.metrics):
-            if names_an_import(name):
-                self._check_trust(name, self.settings.trust)
+        strange = [
+            n for n in (str(setup.task.loss), *setup.task.metrics) if n.partition(":")[0] not in (*LOSSES, *METRICS)
+        ]
+        for name in (*strange, *filter(names_an_import, [str(setup.task.augment)])):
+            self._check_trust(name, self.settings.trust)
         federation = self._federation(setup)
         host = Host(federation, self._spec(setup, federation.names), Streams(setup.seed))
         host.shard.ledger = Ledger(self.folder / LEDGER)
@@ -274,7 +277,7 @@ class Site:
             combined = message.part(f"combined/{client.name}")
             if combined:
                 parts = combined["rows"], spec.initial_counters(), combined["weights"], combined["temperatures"]
-                module = one_module(spec, *parts, setup.task.one_label)
+                module = one_module(spec, *parts, setup.task.mixes_chances)
             else:
                 tensors, names = state.models(card["deploys"])
                 k = names.index(client.name)
