@@ -34,8 +34,8 @@ class FedFomo(Algorithm):
     tells their losses. M = 0 is Local, except that a client whose training raised its loss goes back. A choice where
     descriptions differ: w_i is the model before training, and the client's own new model is a candidate (j = i).
 
-    PFLlib measures L_i on the batches of the last training instead of validation samples, and takes the old training loss
-    for L_i(w_i).
+    PFLlib first measured L_i on the batches of the last training; since then it holds out the last fifth of the training
+    samples. Its w_i is the model before training too.
 
     Reference: Zhang, Sapra, Fidler, Yeung and Alvarez, Personalized Federated Learning with First Order Model
     Optimization, 2021.

@@ -71,6 +71,9 @@ class FedRelax(Algorithm):
         "scaled", description="a received point weighs α·A_ij·m_i/m_pub, or α·A_ij, where a local one weighs 1"
     )
     exact_block: bool = Field(False, description="also count neighbours' predictions on the client's own public points")
+    trees: Literal["refit", "leaves"] = Field(
+        "refit", description="regression trees: fitted anew at each exchange, or with the splits of the first fit kept"
+    )
     distil: int | None = Field(None, ge=0, description="self-distillation points per refit (default: 100 for trees)")
     distil_weight: float = Field(1.0, gt=0, description="weight of a self-distillation point (a local one: 1)")
     distil_from: Literal["normal", "data"] = Field(
@@ -84,6 +87,9 @@ class FedRelax(Algorithm):
     common: bool = Field(False, description="one set of public points for all clients")
     unweighted: Literal["error", "resample"] = Field(
         "error", description="estimators without sample_weight: refuse, or repeat samples in proportion to their weight"
+    )
+    sleepers: Literal["heard", "silent"] = Field(
+        "heard", description="neighbours that sit a round out: heard with their last predictions, or not at all"
     )
     tolerance: float | None = Field(
         None,
@@ -161,6 +167,7 @@ class FedRelax(Algorithm):
             "smoothing": self.smoothing,
             "discrepancy": self.discrepancy,
             "resample": self.unweighted == "resample",
+            "leaves": self.trees == "leaves",
         }
         relax = {**{field: getattr(self, field) for field in fields}, **learned}
         return {"relax": relax, "effort": effort, "sgd": self.told(state.round + 1), "round": state.round + 1}
@@ -177,7 +184,10 @@ class FedRelax(Algorithm):
             raise EveryoneFailed("every client of the cohort failed in the first meeting", missing)
         if self.exact_block:
             self._answers(state, clients, there, setting)
-        replies = clients.exchange("predictions", RELAX, there, self._message(state))
+        heard = (
+            _present(setting.everyone, absent, setting) if self.sleepers == "heard" and not self.exact_block else there
+        )
+        replies = clients.exchange("predictions", RELAX, there, self._message(state), senders=heard)
         failed = {**missing, **replies.failed}
         state = replace(state, log={"failed": failed} if failed else {})
         state = _counted(state, replies, state.values["points"] * setting.task.outputs * setting.spec.dtype.itemsize)

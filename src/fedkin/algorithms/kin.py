@@ -68,7 +68,11 @@ class Kin(Algorithm):
         return Mixing(among(weights_of(state), replies.ids), len(setting), replies.ids)
 
     def estimated(self, state: State, models: Tensor, clients: Clients, ids: np.ndarray, setting: Setting) -> State:
-        """The state with weights from `models` (K, B): clients `ids` try the models of their candidates among `ids`."""
+        """The state with weights from `models` (K, B): clients `ids` try the models of their candidates among `ids`.
+
+        Whoever has a model that diverged is nobody's candidate and keeps the weights it has.
+        """
+        ids = ids[models[torch.as_tensor(ids)].isfinite().all(dim=1).cpu().numpy()]
         count = min(self.peers, len(ids) - 1)
         if count < 1:
             return state

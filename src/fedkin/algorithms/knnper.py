@@ -39,7 +39,8 @@ class KNNPer(FedAvg):
     FedAvg's model, *post* the mixture, without further training. The memory is part of the deployed module and never
     travels. `lam=0` is FedAvg. Classes only.
 
-    Published code scores its grid of λ on the clients' *test* samples, and divides distances by d·σ.
+    Published code (omarfoq/knn-per) scores its grid of λ on the clients' *test* samples, and has w_i ∝ exp(−‖·‖²/dσ), d the
+    number of features.
 
     Reference: Marfoq, Neglia, Kameni and Vidal, Personalized Federated Learning through Local Memorization, 2022.
     """

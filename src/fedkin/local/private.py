@@ -32,7 +32,7 @@ from fedkin.privacy.noise import SecretStream
 from fedkin.privacy.settings import Planned, Privacy
 from fedkin.streams import Streams
 
-DRAWN_AHEAD = 2**14
+DRAWN_AT_ONCE = 2**14
 """Normal numbers that a client draws at once, at least: enough to drown the overhead of a call."""
 
 
@@ -47,7 +47,7 @@ class PrivateKernel:
         self.layout, self.chunk = kernel.layout, kernel.chunk
         self.fuses = isinstance(kernel, LinearKernel) and kernel.fuses
         width = self.layout.n_parameters
-        self.ahead = max(1, DRAWN_AHEAD // max(1, width))
+        self.ahead = max(1, DRAWN_AT_ONCE // max(1, width))
         many = len(scale) if self.ahead > 1 else 1
         self._drawn = torch.empty((many, self.ahead, width), dtype=torch.float32)
         self._one, self._next = self._drawn[:, 0], self.ahead

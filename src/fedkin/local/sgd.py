@@ -44,6 +44,9 @@ class Sgd(BaseModel):
     privacy: Privacy | None = Field(
         None, description="differential privacy: a table of level, epsilon, delta, clip (docs/private-training.md)"
     )
+    halvings: int = Field(
+        6, ge=0, description="how often a client whose training grows without bound may halve its rate and begin again"
+    )
     lr_decay: float = Field(1.0, gt=0, le=1, description="the rate is multiplied by this …")
     lr_decay_every: int = Field(1, ge=1, description="… every so many rounds")
     lr_schedule: str | RateSchedule = Field(

@@ -24,6 +24,7 @@ from fedkin.local.mail import Mail
 from fedkin.local.private import Account
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
+from fedkin.local.steady import steadily
 from fedkin.local.terms import Pull, Shift, Term
 from fedkin.local.training import evaluate_rows, train_rows
 from fedkin.privacy.noise import spend
@@ -46,6 +47,10 @@ class Request:
         mine = {key: value[position : position + 1] for key, value in self.per_client.items()}
         mail = None if self.mail is None else self.mail.to(position)
         return Request(self.ids[position : position + 1], mine, self.shared, mail)
+
+    def some(self, places: np.ndarray) -> Request:
+        """The same question to some of the clients, (m,) places among those asked; there must be no mail."""
+        return Request(self.ids[places], {key: value[places] for key, value in self.per_client.items()}, self.shared)
 
 
 Answering = Callable[[Shard, Request], dict[str, Tensor]]
@@ -195,9 +200,7 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
             question = replace(request, shared={k: v for k, v in request.shared.items() if k not in ASIDE})
             known = ahead.recall(shard, name, question)
             if known is None:
-                shard.moments.clear()
-                trained = function(shard, question, rows, counters)
-                trained = replace(trained, keep={**trained.keep, **shard.moments})
+                trained = steadily(function, shard, question, rows, counters)
             else:
                 trained, counters = known
             n = shard.spec.layout.n_parameters

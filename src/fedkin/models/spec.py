@@ -62,10 +62,13 @@ class ModelSpec:
             return Logits(plain()) if wrapped else plain()
 
         with torch.random.fork_rng(devices=[]):
-            output = _probed(plain(), task, dtype)
+            module = plain()
+            output = _probed(module, task, dtype)
             wrapped = hasattr(output, "logits") or (isinstance(output, Mapping) and "logits" in output)
-            module = factory()
-        _check_output(module, task, dtype)
+            if wrapped:
+                module = Logits(module)
+                output = _probed(module, task, dtype)
+        _check_output(output, task)
         layout = Layout.of(module)
         if layout.frozen and not layout.parameters:
             raise FedkinError(NOTHING_TRAINED)
@@ -122,6 +125,8 @@ class ModelSpec:
 
     def initial_counters(self) -> Tensor:
         """The integer buffers at the start, shape (number of counters,)."""
+        if not self.layout.counters:
+            return torch.zeros(0, dtype=torch.int64)
         buffers = dict(self.template().named_buffers())
         values = [int(buffers[name].sum()) for name in self.layout.counters]
         return torch.tensor(values, dtype=torch.int64)
@@ -189,10 +194,8 @@ def _probed(module: nn.Module, task: Task, dtype: torch.dtype) -> Any:
         module.train(was_training)
 
 
-def _check_output(module: nn.Module, task: Task, dtype: torch.dtype) -> None:
-    """Try the model on two made-up inputs, so that a mismatch is found before training."""
-    with torch.random.fork_rng(devices=[]):
-        output = _probed(module, task, dtype)
+def _check_output(output: Any, task: Task) -> None:
+    """Refuse what a model puts out for two made-up inputs, so that a mismatch is found before training."""
     if not isinstance(output, Tensor):
         raise FedkinError(
             f"the model puts out a {type(output).__name__}, not a tensor; return the {task.wanted} per input alone"

@@ -246,7 +246,7 @@ class Run:
             wants_post = last
         record: Record = {}
         for when in ("pre", "post") if wants_post else ("pre",):
-            paid = when == "pre" or self.allowance is None or self.allowance.covers_test(self.state)
+            paid = when == "pre" or self.allowance is None or self.allowance.covers_test(self.state, self.finished)
             replies = self._ask_everyone(when == "post", disclose=last) if paid else self.final["pre"]
             self.state = self.state.with_account(replies)
             record[when] = per_client_metrics(replies.ids, replies.arrays, len(self.setting), self.parts())

@@ -29,7 +29,7 @@ from fedkin.engines.host import Host
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.federation.folds import folded, whole_training
-from fedkin.files import owner_only, write_atomic, write_json
+from fedkin.files import clean_up, owner_only, write_atomic, write_json
 from fedkin.local.mail import Mail
 from fedkin.local.tasks import Request
 from fedkin.models import ModelSpec
@@ -82,7 +82,9 @@ class Site:
             return Message({"refused": " ".join(str(problem).split()) or type(problem).__name__})
 
     def _hello(self, message: Message) -> Message:
-        """Who is here: names, number of samples, shapes and labels."""
+        """Who is here: names, number of samples, shapes and labels. Every server begins with this question."""
+        for place in {self.folder, self.folder / self.settings.state}:
+            clean_up(place, owned=False)
         told = []
         for client in self.settings.clients:
             data = self.arrays[client.name]

@@ -147,7 +147,8 @@ class RayClients(Sharded):
     def _deliver(
         self, letter: str, posts: Mapping[int, Post], questions: Mapping[int, Question]
     ) -> tuple[HostAnswers, int]:
-        receipts, letters = self._written(letter, posts, list(questions))
+        writing = {parcel.sender for post in posts.values() for parcel in post.parcels}
+        receipts, letters = self._written(letter, posts, sorted(writing | set(questions)))
         told = self._collect(receipts)
         silent = {host: reason for host, reason in told.items() if isinstance(reason, str)}
         lacking = {host: known for host, known in told.items() if isinstance(known, list)}
