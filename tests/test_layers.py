@@ -30,7 +30,7 @@ LAYERS = [
     {"algorithms", "result"},
     {"engines", "reports"},
     {"run"},
-    {"portfolio"},
+    {"portfolio", "tuning"},
     {"attacks", "comparison", "config", "deployment", "diagnostics", "papers", "testing"},
     {"reproduction"},
     {"commands"},
