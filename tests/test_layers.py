@@ -30,7 +30,7 @@ LAYERS = [
     {"algorithms", "result"},
     {"engines", "reports"},
     {"run"},
-    {"portfolio"},
+    {"portfolio", "tuning"},
     {"attacks", "comparison", "config", "deployment", "diagnostics", "papers", "testing"},
     {"reproduction"},
     {"commands"},
@@ -39,7 +39,7 @@ LAYERS = [
 """From the ground up. A room imports from rooms below its own; rooms on one floor do not know each other."""
 FLOOR = {room: floor for floor, rooms in enumerate(LAYERS) for room in rooms}
 
-SHOWS_ITSELF = {("result", "reports"), ("federation", "reports"), ("federation", "roster")}
+SHOWS_ITSELF = {("result", "reports"), ("result", "portfolio"), ("federation", "reports"), ("federation", "roster")}
 """Methods of a user's convenience (`result.report()`, `federation.figure()`, `federation.roster()`), which import what is
 above them when they are called."""
 ENGINE_USERS = {

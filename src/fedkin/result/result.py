@@ -33,6 +33,8 @@ from fedkin.task import Task
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedkin.federation import Federation
+
 Metrics = dict[str, dict[str, list[float]]]
 
 
@@ -252,6 +254,18 @@ class Result:
         from fedkin.result.export import export
 
         return export(self, directory, format)
+
+    def join(self, federation: Federation, model: ModelLike | None = None, seed: int | None = None) -> Result:
+        """Models for newcomers of a run of `fedkin.auto`, without a round of the others (see `fedkin.join`)."""
+        from fedkin.portfolio.join import join
+
+        return join(self, federation, model, seed)
+
+    def grown(self, joined: Result) -> Result:
+        """This run with the newcomers that `join` gave models to among its clients, for those that come next."""
+        from fedkin.portfolio.grown import grown
+
+        return grown(self, joined)
 
     # --- keeping ------------------------------------------------------------------------------------------------------
 

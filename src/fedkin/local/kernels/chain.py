@@ -116,7 +116,7 @@ def clip_samples(a: list[Tensor], deltas: list[Tensor], biases: list[Tensor], we
     """
     squares = torch.zeros_like(weight)
     for layer in range(len(deltas)):
-        inputs = a[layer].square().sum(dim=1)
+        inputs = torch.linalg.vector_norm(a[layer], 2, [1]).square_()  # no memory for the squares of all inputs
         if biases[layer].numel() > 0:
             inputs.add_(1)
         squares.addcmul_(deltas[layer].square().sum(dim=1), inputs)
@@ -244,7 +244,6 @@ def private_step(
     weights: list[Tensor],
     biases: list[Tensor],
     push: list[Tensor],
-    noise: list[Tensor],
     activations: list[str],
     inputs: Tensor,
     targets: Tensor,
@@ -256,9 +255,9 @@ def private_step(
     class_weight: Tensor,
     clip: float,
 ) -> Tensor:
-    """One step of all clients w ← shrink·w − rate·(Σ_i share_i clip(∇ℓ_i) + noise) + push, in place; returns losses (k,).
+    """One step of all clients w ← shrink·w − rate·Σ_i share_i clip(∇ℓ_i) + push, in place; returns losses (k,).
 
-    inputs (k, d, b); share (k, b); `noise` has one tensor per weight and then per bias, and so has `push`, unless empty.
+    inputs (k, d, b); share (k, b); `push` is empty, or one tensor per weight and then per bias.
     """
     layers = len(weights)
     a = forward(weights, biases, activations, inputs, ragged=True)
@@ -272,11 +271,8 @@ def private_step(
     clip_samples(a, deltas, biases, share, clip)
     for layer in range(layers):
         weights[layer].baddbmm_(deltas[layer], a[layer].transpose(1, 2), beta=shrink, alpha=-rate)
-        weights[layer].sub_(noise[layer], alpha=rate)
         if biases[layer].numel() > 0:
-            biases[layer].mul_(shrink).sub_(deltas[layer].sum(dim=2), alpha=rate).sub_(
-                noise[layers + layer], alpha=rate
-            )
+            biases[layer].mul_(shrink).sub_(deltas[layer].sum(dim=2), alpha=rate)
         if len(push) > 0:
             weights[layer].add_(push[layer])
             biases[layer].add_(push[layers + layer])

@@ -241,29 +241,37 @@ class LinearKernel:
         shrink: float,
         push: Tensor | None,
         clip: float,
-        noise: Callable[[int], Tensor],
+        noise: Callable[[int], Iterator[tuple[int, Tensor]]],
     ) -> Tensor:
-        """`descend` with the gradient of every sample clipped and noise added: `noise(a)` is that of a step, (a, P)."""
+        """`descend` with the gradient of every sample clipped and noise added.
+
+        `noise(a)` is that of a step of the first `a` clients, piece by piece: the first client of a piece, and numbers (m, P).
+        """
         parameters = [tensor for kind in self._tensors(rows) for tensor in kind]
         blocks = [tensor.contiguous() for tensor in parameters]
         pushes = [] if push is None else [tensor.contiguous() for kind in self._tensors(push) for tensor in kind]
         half, total = len(self.layers), rows.new_zeros(len(rows))
         how = rate, shrink, self.form, self.bend, self.class_weight.to(rows.dtype), clip
+        drawn, added = total, blocks
         for batch in batches:
             active = batch.active
             some = [tensor[:active] for tensor in blocks]
-            added = [tensor for kind in self._tensors(noise(active)) for tensor in kind]
             total[:active] += chain.private_step(
                 some[:half],
                 some[half:],
                 [tensor[:active] for tensor in pushes],
-                added,
                 self.activations,
                 batch.x.flatten(2).transpose(1, 2),
                 batch.y,
                 batch.weight,
                 *how,
             )
+            for first, numbers in noise(active):
+                if numbers is not drawn:  # a large model's come in the same memory each time
+                    drawn, added = numbers, [tensor for kind in self._tensors(numbers) for tensor in kind]
+                own = slice(first, first + numbers.shape[0])
+                for block, disturbance in zip(blocks, added):
+                    block[own].sub_(disturbance, alpha=rate)
         for old, new in zip(parameters, blocks):
             old.copy_(new)
         return total
