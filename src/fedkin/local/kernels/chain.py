@@ -130,7 +130,7 @@ def batch_at(
 ) -> tuple[Tensor, Tensor]:
     """Of stored samples x (n, d), y (n, …) those at `index` (k, b): inputs (k, d, b), made in the buffer, and targets."""
     chosen, shape = index.reshape(-1), [index.shape[0], index.shape[1]]
-    inputs = taken(x, chosen, buffer[: chosen.shape[0]], factor, shift, spread).unflatten(0, shape)
+    inputs = taken(x, chosen, buffer[: chosen.shape[0]], factor, shift, spread).view(shape[0], shape[1], -1)
     return inputs.transpose(1, 2), y.index_select(0, chosen).unflatten(0, shape)
 
 
