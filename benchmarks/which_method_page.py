@@ -21,17 +21,17 @@ Cell = dict[str, Any]
 INTRO = """Written by `python benchmarks/which_method.py` from [which_method.jsonl](../benchmarks/which_method.jsonl); do not edit. What the methods
 are: [methods.md](methods.md).
 
-**Seeds computed: {seeds}.** {cases} federations, each drawn or split anew by every seed; {methods} methods at their own defaults, 25 rounds,
+**Seeds computed: {seeds}{auto}.** {cases} federations, each drawn or split anew by every seed; {methods} methods at their own defaults, 25 rounds,
 `feature-mlp:32`, all clients in every round. *Chosen* here is always chosen on folds: a quarter of every client's training samples is
 held out, a method takes its default rate or a fifth of it by the loss there, then trains on all of them. Test samples judge and choose
-nothing. A *gain* is the share of Local's test error (1 − accuracy, or MSE) that goes away, a mean over clients first. *Harmed* are the
+nothing. A *gain* is the share of Local's test error (1 − accuracy, 1 − AUROC for heart, or MSE) that goes away, a mean over clients first. *Harmed* are the
 clients whose test results are significantly worse than Local's (McNemar mid-p or paired t, one-sided 0.025); training Local again
 with another seed harms some too, which is the *floor*; *than both* counts those worse than both Locals, and means something."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """The cells of the seeds that are complete, by case, seed and method."""
+    """The cells of the seeds that are complete (but for auto, which may have fewer), by case, seed and method."""
 
     cells: dict[tuple[str, int, str], Cell]
     cases: tuple[str, ...]
@@ -43,7 +43,8 @@ class Study:
         found = {(cell["case"], cell["seed"], cell["method"]): cell for cell in cells}
         cases, methods = (tuple(dict.fromkeys(cell[key] for cell in cells)) for key in ("case", "method"))
         seeds = sorted({cell["seed"] for cell in cells})
-        whole = tuple(s for s in seeds if all((case, s, name) in found for case in cases for name in methods))
+        fixed = [name for name in methods if name != "auto"]
+        whole = tuple(s for s in seeds if all((case, s, name) in found for case in cases for name in fixed))
         return cls(found, cases, whole, methods)
 
     def local(self, case: str, seed: int) -> Cell:
@@ -51,23 +52,32 @@ class Study:
 
     def got(self, case: str, name: str) -> list[Cell]:
         """A method's cells with numbers; none where it does not apply or diverged."""
-        own = [self.chosen(case, s) if name == CHOSEN else self.cells[case, s, name] for s in self.seeds]
+        own = [self.chosen(case, s) if name == CHOSEN else self.cells.get((case, s, name), {}) for s in self.seeds]
         return [cell for cell in own if "mean" in cell]
 
     def diverged(self, case: str, name: str) -> bool:
-        return any("diverged" in self.cells[case, s, name].get("failed", "") for s in self.seeds)
+        return any("diverged" in self.cells.get((case, s, name), {}).get("failed", "") for s in self.seeds)
+
+    @property
+    def auto_seeds(self) -> int:
+        """The seeds that auto has in every case."""
+        return sum(all((case, s, "auto") in self.cells for case in self.cases) for s in self.seeds)
 
     def chosen(self, case: str, seed: int) -> Cell:
         """The cell of the method with the smallest held-out loss."""
-        told = [self.cells[case, seed, name] for name in self.methods if name not in YARDSTICKS]
+        told = [self.cells[case, seed, name] for name in self.methods if name not in (*YARDSTICKS, "auto")]
         return min((cell for cell in told if cell.get("held_out") is not None), key=lambda cell: cell["held_out"])
 
     def gain(self, case: str, name: str) -> float:
-        """The share of Local's test error that goes away, a mean over seeds."""
-        accuracy = self.local(case, self.seeds[0])["metric"] == "accuracy"
-        kept = [1 - cell["mean"] if accuracy else cell["mean"] for cell in self.got(case, name)]
-        alone = [1 - cell["mean"] if accuracy else cell["mean"] for cell in self.got(case, "local")]
+        """The share of Local's test error that goes away, a mean over the method's seeds."""
+        percent, own = self.percent(case), self.got(case, name)
+        locals_ = [self.local(case, cell["seed"]) for cell in own]
+        kept, alone = ([1 - cell["mean"] if percent else cell["mean"] for cell in some] for some in (own, locals_))
         return 1 - float(np.mean(kept)) / float(np.mean(alone))
+
+    def percent(self, case: str) -> bool:
+        """Whether more is better and 1 the most: accuracy and AUROC, not MSE."""
+        return bool(self.local(case, self.seeds[0])["metric"] != "mse")
 
     def harmed(self, case: str, name: str, key: str) -> float:
         """The share of the clients that are worse (`key` worse, worse_both, floor), a mean over seeds."""
@@ -99,7 +109,8 @@ def page(cells: Sequence[Cell]) -> str:
     study = Study.of(cells)
     if not study.seeds:
         return "# Which method when\n\nNo seed is complete yet.\n"
-    facts = {"seeds": len(study.seeds), "cases": len(study.cases), "methods": len(study.methods) - 1}
+    facts: dict[str, Any] = {"seeds": len(study.seeds), "cases": len(study.cases), "methods": len(study.methods) - 1}
+    facts["auto"] = "" if study.auto_seeds == len(study.seeds) else f" (auto in all cases: {study.auto_seeds})"
     parts = [
         "# Which method when",
         advice(study),
@@ -222,7 +233,7 @@ def federations(study: Study) -> str:
         rows.append([case, str(known["clients"]), f"{known['samples']:.0f}", "yes" if study.alike(case) else "no",
                      shown(study, case, "local"), title(first), shown(study, case, first), shown(study, case, "auto"),
                      ", ".join([*harms, floor])])  # fmt: skip
-    note = "Accuracy in %, or MSE; mean / worst 5 % of the clients. Samples: training samples of the median client. Harmed: clients worse than both Locals."
+    note = "Accuracy in % (heart: AUROC), or MSE; mean / worst 5 % of the clients. Samples: training samples of the median client. Harmed: clients worse than both Locals."
     return note + "\n\n" + markdown(head, rows)
 
 
@@ -238,7 +249,7 @@ def refused(study: Study) -> list[str]:
     for name in study.methods:
         for case in study.cases:
             for seed in study.seeds:
-                why = study.cells[case, seed, name].get("failed")
+                why = study.cells.get((case, seed, name), {}).get("failed")
                 if why:
                     kind = "diverged" if "diverged" in why else why
                     reasons.setdefault(title(name), {}).setdefault(kind, []).append(case)
@@ -255,9 +266,8 @@ def shown(study: Study, case: str, name: str, worst: bool = True) -> str:
     own = study.got(case, name)
     if not own:
         return "–"
-    accuracy = study.local(case, study.seeds[0])["metric"] == "accuracy"
     values = [float(np.mean([cell[key] for cell in own])) for key in (("mean", "worst5") if worst else ("mean",))]
-    return " / ".join(f"{100 * value:.1f}" if accuracy else f"{value:.3f}" for value in values)
+    return " / ".join(f"{100 * value:.1f}" if study.percent(case) else f"{value:.3f}" for value in values)
 
 
 def title(name: str) -> str:

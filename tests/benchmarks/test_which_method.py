@@ -5,11 +5,16 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from fedkin import Federation
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("auto", "auto_cases", "auto_page", "which_method", "which_method_page")
@@ -38,7 +43,8 @@ def test_a_small_study_becomes_a_page_and_is_not_done_twice(generator: Any, cell
     assert "MOCHA: mocha trains convex models only" in page
     mean = np.mean([cell["mean"] for cell in cells if cell["method"] == "fedavgft"])
     assert f"| FedAvg + fine-tuning | {100 * mean:.1f} |" in page
-    assert "**Seeds computed: 1.**" in generator.page(cells[:-1])  # a seed that lacks a cell does not count
+    assert "**Seeds computed: 2 (auto in all cases: 1).**" in generator.page(cells[:-1])
+    assert "**Seeds computed: 1.**" in generator.page(cells[:-2])  # a seed that lacks a method does not count
 
 
 def test_what_is_chosen_is_chosen_on_training_samples(generator: Any) -> None:
@@ -65,3 +71,28 @@ def test_harm_is_counted_against_two_locals(generator: Any, cells: list[dict[str
 def test_the_committed_page_belongs_to_the_committed_cells(generator: Any) -> None:
     numbers, page = ROOT / "benchmarks" / "which_method.jsonl", ROOT / "docs" / "which-method.md"
     assert generator.page(generator.read(numbers)) == page.read_text()
+
+
+def test_hospitals_are_judged_by_auroc(generator: Any) -> None:
+    case = next(case for case in generator.CASES if "heart" in case.name)
+    bench = generator.Bench(replace(case, make=lambda seed: with_auroc()), 0, rounds=1)
+    cell = bench.cell("local")
+    alone = bench.trained("local", cell["rate"], 0)
+    areas = []
+    for k, name in enumerate(bench.federation.names):
+        x, y = bench.federation.test[k]
+        chances = torch.softmax(alone.models[name](torch.tensor(x, dtype=torch.float32)), dim=1)
+        areas.append(roc_auc_score(y, chances[:, 1].detach()))
+    assert cell["metric"] == "auroc"
+    assert cell["mean"] == pytest.approx(np.mean(areas))
+    assert (
+        generator.page([cell | {"method": name} for name in ("local", "fedavg", "auto")]).count("(heart: AUROC)") == 1
+    )
+
+
+def with_auroc() -> Federation:
+    """Three hospitals of made patients, in the form that the study's heart has."""
+    rng = np.random.default_rng(0)
+    clients = {f"h{k}": (x := rng.normal(size=(40, 4)), (x[:, 0] + rng.normal(size=40) > 1).astype(int)) for k in range(3)}  # fmt: skip
+    whole = Federation.from_arrays(clients, classes=[0, 1], test_fraction=0.5)
+    return replace(whole, task=replace(whole.task, metrics=("auroc", "accuracy"), headline="auroc"))

@@ -2,7 +2,7 @@
 
 One rate cannot suit every client: gradient descent on a quadratic is stable for γ < 2/β_k only, and the smoothness β_k of a
 linear model is that of the client's own inputs. Training is *wild* if it ends in NaN or infinity, or at a loss above that of the
-start (a personal model's: above that of the common one) and a hundred times that of a network of zeros. Nothing changes for clients whose training is not.
+start (a personal model's: above that of the common one) and ten times that of a network of zeros. Nothing changes for clients whose training is not.
 
 The number of halvings is the client's private state; clients with as many train together. Private training of samples never begins
 again: each time would cost privacy.
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
     Train = Callable[[Shard, Request, Tensor, Tensor], Trained]
 
-BEYOND = 100.0
-"""Times the loss of a network of zeros: training that ends there, and rose, is wild."""
-SUSPECT = 50.0
-"""A mean training loss up to here is not looked into. (Nor is one of 100·ln 2 from classes; targets in large units are.)"""
+BEYOND, BEYOND_WITH_STATISTICS = 10.0, 100.0
+"""Times the loss of a network of zeros: training that ends there, and rose, is wild. A mean training loss up to half of this number
+is not looked into. (Running statistics lag behind in evaluation, so that a loss there says less of training.)"""
 FARTHER = 3.0
 """Times the length of the trained row: a personal model up to there is not looked into."""
 
@@ -86,12 +85,19 @@ def is_wild(shard: Shard, ids: np.ndarray, rows: Tensor, trained: Trained) -> np
     """Whose training (k,) ended in no number, or rose to beyond what a network of zeros costs."""
     start = rows if trained.start is None else trained.start
     wild = ~(trained.rows.isfinite().all(dim=1) & trained.loss.isfinite()).cpu().numpy()
-    wild |= _beyond(shard, ids, start, trained.rows, trained.loss > SUSPECT)
+    if trained.personal is not None:
+        wild |= ~trained.personal.isfinite().all(dim=1).cpu().numpy()
+    wild |= _beyond(shard, ids, start, trained.rows, trained.loss > beyond(shard) / 2)
     if trained.personal is not None:
         far = trained.personal.norm(dim=1) > FARTHER * trained.rows.norm(dim=1)
-        wild |= ~trained.personal.isfinite().all(dim=1).cpu().numpy()
         wild |= _beyond(shard, ids, trained.rows, trained.personal, far)
     return wild
+
+
+def beyond(shard: Shard) -> float:
+    """How many times the loss of a network of zeros is too much for the shard's model."""
+    layout = shard.spec.layout
+    return BEYOND if layout.width == layout.n_parameters else BEYOND_WITH_STATISTICS
 
 
 def _beyond(shard: Shard, ids: np.ndarray, before: Tensor, after: Tensor, suspect: Tensor) -> np.ndarray:
@@ -100,7 +106,7 @@ def _beyond(shard: Shard, ids: np.ndarray, before: Tensor, after: Tensor, suspec
     if len(some):
         three = torch.zeros_like(after[some]), before[some], after[some]
         zeros, first, last = (evaluate_rows(shard, ids[some], rows, "train")["loss"] for rows in three)
-        found[some] = ((zeros > 0) & (last > first) & (last > BEYOND * zeros)).cpu().numpy()
+        found[some] = ((zeros > 0) & (last > first) & (last > beyond(shard) * zeros)).cpu().numpy()
     return found
 
 
