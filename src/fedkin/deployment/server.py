@@ -3,7 +3,7 @@
 Settings are a TOML file on the server (run config: settings="…/federation.toml", out="…/result"):
 
     [federation]                sites, wait, timeout, task, classes, test_fraction, validation_fraction, split_seed,
-                                accept, accept_changes, owners, most_samples, update_limit
+                                prepare, accept, accept_changes, owners, most_samples, update_limit
     [federation.forecast]       mean, std, every, missing, told: targets are z-scores of a series (missing = inf: none is)
     [model]                     name; with name = "sites" also allowed: the models that clients may bring
     [algorithm]  [graph]  [run]       as for fedkin run

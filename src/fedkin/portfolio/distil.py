@@ -81,7 +81,7 @@ def _lessons(shard: Shard, ids: np.ndarray, inputs: list[Tensor], said: list[Ten
     x, y = [], []
     for place in order:
         k = int(ids[place])
-        if shard.task.one_label:
+        if shard.task.mixes_chances:
             labels = _drawn(said[place].exp().numpy(), _generator(shard, k, "labels of lessons"))
             x.append(inputs[place].repeat(DRAWS, *[1] * (inputs[place].ndim - 1)))
             y.append(torch.from_numpy(labels))
@@ -107,7 +107,7 @@ def _apart(shard: Shard, rows: Tensor, inputs: list[Tensor], said: list[Tensor])
     def work(place: int) -> None:
         with shard.kernel() as kernel, torch.no_grad():
             out = kernel.outputs(rows[place : place + 1], inputs[place][None])[0].double()
-        if shard.task.one_label:
+        if shard.task.mixes_chances:
             apart = (said[place].exp() * (said[place] - torch.log_softmax(out, dim=-1))).sum(dim=-1)
         else:
             apart = (said[place].reshape(len(out), -1) - out.reshape(len(out), -1)).square().mean(dim=1)

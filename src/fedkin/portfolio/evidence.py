@@ -71,7 +71,7 @@ def say_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     whether all is finite and the fit within the limit.
     """
     models, sizes = request.per_client["models"], shard.validation.sizes[request.ids]
-    classes, grid = shard.task.one_label, request.shared["grid"]
+    classes, grid = shard.task.mixes_chances, request.shared["grid"]
     longest = max(1, int(shard.validation.sizes.max(initial=0)))
     tail = (shard.task.outputs,) if classes else shard.task.output_shape or (1,)
     empty = partial(torch.zeros, (longest, *tail), dtype=shard.spec.dtype)
@@ -159,7 +159,7 @@ def _gathered(shard: Shard, request: Request) -> tuple[Evidence, Tensor]:
 def count_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """How much there is to judge by: "held_out" (k, V) samples of every variant, "effective" (k,), "sound" (k, M)."""
     evidence, _ = _gathered(shard, request)
-    effective = [_effective(shard.validation.targets(int(k)), shard.task.one_label) for k in request.ids]
+    effective = [_effective(shard.validation.targets(int(k)), shard.task.mixes_chances) for k in request.ids]
     members = request.shared["members"]
     return {
         "held_out": evidence.counted(request.shared["variants"]).sum(dim=1),
@@ -214,7 +214,7 @@ def gains_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     evidence, logs = _gathered(shard, request)
     weights = request.per_client["weights"].double()
     own = weights.gather(1, evidence.group[:, :, None].expand(-1, -1, weights.shape[2]))  # (k, n, M)
-    if shard.task.one_label:
+    if shard.task.mixes_chances:
         together = -(logs.exp() * own).sum(dim=2).clamp(min=1e-300).log()
         alone = -logs[:, :, 0]
     else:

@@ -39,7 +39,7 @@ def grown(result: Result, joined: Result) -> Result:
         names=names,
         sizes=np.concatenate([result.sizes, joined.sizes]),
         server_rows=torch.cat([result.server_rows, joined.server_rows]),
-        models=CombinedModels(names, parts, spec, result.task.one_label),
+        models=CombinedModels(names, parts, spec, result.task.mixes_chances),
         choice=(*result.choice, *joined.choice),
         metrics=metrics,
         history=History(names, [{**last, **told, **spent}]),

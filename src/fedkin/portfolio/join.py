@@ -77,7 +77,7 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
                 if longer in result.facts["pooled"]:  # what the federation stopped is not tried again
                     now = search.stretch(longer, now, sgd.model_dump(), steps - done, number, shorter)
                     members[longer], done, shorter = now, steps, longer
-        prior, classes = _prior(result, list(members)), federation.task.one_label
+        prior, classes = _prior(result, list(members)), federation.task.mixes_chances
         groups = 1 if used > 1 else 2
         told = Told(
             clients, len(newcomers), range(used), list(members), groups, prior.temperatures if classes else None

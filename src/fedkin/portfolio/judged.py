@@ -24,16 +24,15 @@ def combined_outputs(shard: Shard, request: Request, place: int, x: Tensor) -> T
     with shard.kernel() as kernel, torch.no_grad():
         outputs = kernel.outputs(rows, x.expand(len(rows), *x.shape)).double()
     shape = (-1, *[1] * (outputs.dim() - 1))
-    if shard.task.one_label:
+    if shard.task.mixes_chances:
         outputs = torch.softmax(outputs / request.per_client["temperatures"][place][used].view(shape), dim=-1)
     together = (outputs * weights[used].view(shape)).sum(dim=0)
-    return together.clamp(min=1e-300).log() if shard.task.one_label else together
+    return together.clamp(min=1e-300).log() if shard.task.mixes_chances else together
 
 
 @client_task("judge")
 def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Test metrics of combined models: per_client "models" (k, P, B), "weights" and "temperatures" (k, P); weight 0: none."""
-    classes = shard.task.one_label
     found: dict[str, Tensor] = {}
     sizes = shard.test.sizes[request.ids]
 
@@ -44,7 +43,7 @@ def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
         found_outputs = combined_outputs(shard, request, place, x)
         told = {"loss": float(loss_of(shard.task)(found_outputs, y).double().mean())}
         told |= valued(shard.task, shard.task.judge(found_outputs, y), len(y))
-        if classes:
+        if shard.task.classes:
             told["distinct_count"] = len(torch.unique(found_outputs.argmax(dim=1)))
         for name, value in told.items():
             found.setdefault(name, torch.zeros(len(sizes), dtype=torch.float64))[place] = value

@@ -79,7 +79,7 @@ def outcome(
         task=roster.task,
         sizes=roster.train,
         server_rows=alone,
-        models=CombinedModels(roster.names, parts, spec, roster.task.one_label),
+        models=CombinedModels(roster.names, parts, spec, roster.task.mixes_chances),
         choice=tuple("alone" if own else "together" for own in kept),
         metrics={"pre": metrics, "post": metrics, "deployed": metrics},
         history=history,

@@ -176,7 +176,7 @@ class MemberSearch:
         return Told(self.clients, len(self.names), folds, members, 1 if len(folds) > 1 else 2, self.warmth(members))
 
     def warmth(self, members: Sequence[str]) -> np.ndarray | None:
-        if not self.task.one_label:
+        if not self.task.mixes_chances:
             return None
         return np.array([TEMPERATURES[self.losses[member][0]] for member in members])
 
@@ -187,7 +187,7 @@ class MemberSearch:
     def pooled_loss(self, members: Sequence[str], folds: Sequence[int]) -> float:
         """The held-out loss of the best pooled combination."""
         told = self.told(members, folds)
-        pool = mixed_pool(told) if self.task.one_label else least_squares_pool(told, told.ask(ERRORS)["gram"])
+        pool = mixed_pool(told) if self.task.mixes_chances else least_squares_pool(told, told.ask(ERRORS)["gram"])
         return float(pool[1][-1])
 
     # --- the search ---------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class MemberSearch:
         told = self.told(list(members), range(self.used))
         warmth = self.warmth(list(members))
         temperatures = np.ones(len(members)) if warmth is None else warmth
-        weighed = weigh(told, temperatures, self.task.one_label, self.fits(list(members)))
+        weighed = weigh(told, temperatures, self.task.mixes_chances, self.fits(list(members)))
         return Found(members, local[self.used], weighed, mean_kin(kin), rate, tuple(left_out))
 
     # --- training that may go astray ----------------------------------------------------------------------------------

@@ -369,7 +369,7 @@ def _assembled(
     parts = Parts.read(extras, len(names))
     models: Mapping[str, Any] = Unsaved(out, names)
     if parts is not None:
-        models = CombinedModels(names, parts, spec, task.one_label)
+        models = CombinedModels(names, parts, spec, task.mixes_chances)
     elif "models" in tensors:
         models = Models(names, tensors["models"], tensors["counters"], spec)
     return Result(
