@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedkin.local.kernels import chain
 from fedkin.local.noise import Drop, Noise
 from fedkin.models import Layout, Slot
+from fedkin.steps import Rule
 from fedkin.task import Task
 from fedkin.task.losses import described, loss_of, parse_loss
 
@@ -213,6 +214,23 @@ class LinearKernel:
             )
         for old, new in zip(parameters, blocks):
             old.copy_(new)
+        return total
+
+    def descend_by_rule(
+        self, rows: Tensor, samples: Samples, plan: Plan, rule: Rule, shrink: float, push: Tensor | None
+    ) -> Tensor:
+        """Each client's steps of the rule down ∇f(w) + (1 − shrink)·w − push (k, P), in place; the sums of its losses, (k,)."""
+        weights = rows[:, : self.layout.n_parameters]
+        slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
+        added = rows.new_empty(0) if push is None else push
+        (w, b), (dw, db) = self._tensors(weights), self._tensors(slopes)
+        loss = shrink, self.form, self.bend, self.class_weight.to(rows)
+        how, total = (rule.name, rule.moments, rule.numbers), rows.new_zeros(len(rows))
+        for x, y, index, share, steps, affine in samples.pieces(plan):
+            batches = x, y, index, share, steps
+            total[: len(steps)] += chain.descend_by_rule(
+                weights, slopes, w, b, dw, db, added, self.activations, *batches, *loss, *how, *affine
+            )
         return total
 
     def descend_privately(
