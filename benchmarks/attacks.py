@@ -4,9 +4,9 @@
     python benchmarks/attacks.py             measures on other partitions, writes attacks.json here and the table of
                                              docs/robustness.md
 
-HAR is taken from $FEDKIN_DATA, the cache or upstream (see docs/data.md). The committed numbers are of two calls,
-`--cases digits --rounds 30` and `--cases har --rounds 40`, seed 0. `choose` compares defences by the honest clients' loss
-on a third of their training samples that is held out, on seed 100; docs/robustness.md says how the present recommendation (`Algorithm.defence`) came about.
+HAR is taken from $FEDKIN_DATA, the cache or upstream (see docs/data.md). The committed numbers are of `--cases digits --rounds 30`
+and `--cases har --rounds 10`, seed 0; docs/robustness.md says which rows are of an older recommendation (`Algorithm.defence`).
+`choose` compares defences on seed 100, by the honest clients' loss on a third of their training samples that is held out.
 """
 
 from __future__ import annotations

@@ -203,6 +203,25 @@ def test_noise_has_the_size_that_is_accounted_for() -> None:
     assert kstest(values / due, "norm").pvalue > 1e-6
 
 
+@pytest.mark.parametrize("model", ["mlr", "mlp:3000"])
+def test_no_noise_is_used_twice_however_many_clients_make_a_step(model: str) -> None:
+    """Of a small model noise is drawn for many steps at once, of a large one for one client after the other."""
+    held = shard_of(model)
+    kernel = private(held, noise=1.0, epsilon=1e9).kernel(np.arange(3))
+    rows, found = held.spec.initial_row(Streams(0)).expand(3, -1), []
+    for active in (1, 3, 2) * max(2, kernel.ahead // 2):
+        x, y = torch.zeros((active, 1, 5)).double(), torch.zeros((active, 1), dtype=torch.int64)
+        out = torch.zeros((active, held.spec.layout.n_parameters), dtype=torch.float64)
+        kernel.gradient(rows[:active], Batch(x, y, torch.zeros((active, 1)).double()), out)
+        found.append(out)
+    assert (kernel.ahead > 1) == (model == "mlr")
+    steps = torch.cat(found)
+    assert len(torch.unique(steps[:, 0])) == len(steps)
+    sizes = torch.cat([torch.arange(len(out)) for out in found])
+    for k in range(3):
+        assert float(steps[sizes == k].std()) == pytest.approx(float(kernel.scale[k]), rel=0.05)
+
+
 def test_samples_take_part_by_chance_each_on_its_own() -> None:
     held = shard_of("mlr", samples=60)
     steps = Sgd(batch_size=8, steps=2000)
