@@ -24,5 +24,6 @@ from fedkin.run import train as train
 from fedkin.task import Task as Task
 from fedkin.task.losses import loss as loss
 from fedkin.task.metrics import metric as metric
+from fedkin.tuning import tune as tune
 
 __version__: str

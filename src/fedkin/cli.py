@@ -28,6 +28,7 @@ from fedkin.commands import (
     reproduce,
     run,
     runs,
+    tune,
 )
 from fedkin.errors import FedkinError
 
@@ -92,6 +93,7 @@ COMMANDS = (
     auto.join,
     run.run,
     compare.compare,
+    tune.tune,
     attack.attack,
     run.resume,
     report.report,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fedkin.federation import Federation
     from fedkin.portfolio.contender import Auto
     from fedkin.run.options import Options
+    from fedkin.tuning.space import Between, OneOf
 
 SECTIONS = ("data", "model", "training", "algorithm", "algorithms", "graph", "run")
 WRITTEN_BY_RUNS = {"versions", "fingerprint", "frozen_sha256"}
@@ -135,6 +136,8 @@ def read_toml(path: Path) -> dict[str, dict[str, Any]]:
             raise unknown(f"section in {path}", name, SECTIONS)
         if isinstance(section, str) and name in ("data", "model", "algorithm", "graph"):
             section = {"name": section}
+        if isinstance(section, list) and name in ("model", "graph"):
+            section = {"name": section}
         if isinstance(section, list) and name == "algorithms":
             section = {str(method): {} for method in section}
         if not isinstance(section, dict):
@@ -226,6 +229,8 @@ def _name_of(layers: Sequence[Layer], section: str) -> str | None:
         if key != "name":
             raise unknown(f"key in [{section}]", key, ["name", "file"] if section == "graph" else ["name"])
     name = found.get("name")
+    if isinstance(name, list):
+        raise FedkinError(f"[{section}] name = {name} names several; fedkin tune tries them, run takes one")
     if name is not None and not isinstance(name, str):
         raise FedkinError(f"[{section}] name is {name!r}; it must be text")
     return name
@@ -271,6 +276,7 @@ def _algorithms(
     """The chosen algorithms, and auto: parameters from [training], then from their own sections, then from --set."""
     from fedkin import algorithms
     from fedkin.portfolio.contender import Auto
+    from fedkin.tuning.space import refuse_lists
 
     chosen, own = _chosen(layers, default)
     training = _training(layers)
@@ -287,7 +293,38 @@ def _algorithms(
         others = [name for name in meant if name not in spared or parameter not in RATE]
         for name in others or meant:  # a method alone is meant
             given[name][parameter] = value
+    for name in methods:
+        refuse_lists(algorithms.get(name), given[name])
     return {name: algorithms.make(name, given[name]) for name in methods}, Auto(**given[Auto.name]) if auto else None
+
+
+def search(layers: Sequence[Layer], assignments: Mapping[str, Any]) -> tuple[list[Layer], dict[str, OneOf | Between]]:
+    """Layers for `settle`, of one method, and apart from them what they and `--set` ask to search.
+
+    Lists and ranges of parameters, and lists of names in [model] and [graph].
+    """
+    from fedkin import algorithms
+    from fedkin.tuning.space import apart, searched
+
+    chosen, own = _chosen(layers, ("fedavg",))
+    if len(chosen) > 1:
+        raise FedkinError(f"{', '.join(chosen)} are several methods; tune one at a time: --algorithm {chosen[0]}")
+    method = algorithms.get(chosen[0])
+    spared = {chosen[0]} if method.own_rate else set()
+    given = {**_meant_for(chosen[0], _training(layers), spared), **own.get(chosen[0], {})}
+    fields = {chosen[0]: list(method.model_fields)}
+    for key, value in assignments.items():
+        _meant(key, fields)
+        given[key.rpartition(".")[2]] = value
+    fixed, space = apart(method, given)
+    parts: dict[str, dict[str, Any]] = {"model": {}, "graph": {}}
+    for part, section in parts.items():
+        section |= _merged(layers, part)
+        if isinstance(section.get("name"), list) and (found := searched(part, section["name"], None)):
+            space[part] = found
+            del section["name"]
+    kept = [{key: layer[key] for key in ("data", "run") if key in layer} for layer in layers]
+    return [*kept, {**parts, "algorithm": {"name": chosen[0], **fixed}}], space
 
 
 def _meant_for(name: str, training: Mapping[str, Any], spared: set[str]) -> dict[str, Any]:

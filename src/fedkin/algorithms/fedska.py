@@ -115,7 +115,7 @@ class FedSKA(FedAvg):
 
     def grain(self, setting: Setting) -> Granularity:
         """What has a feature: the classes of a client where there are any, unless told."""
-        return self.granularity or ("class" if setting.task.one_label else "client")
+        return self.granularity or ("class" if setting.task.classes else "client")
 
     def default_graph(self) -> str | None:
         return "shared-labels" if self.prior else None
@@ -130,7 +130,7 @@ class FedSKA(FedAvg):
         if self.classifier == "received" and setting.home:
             raise FedkinError("fedska: classifier = 'received' needs whole models; tensors that stay at home hide some")
         grain = self.grain(setting)
-        if grain == "class" and not setting.task.one_label:
+        if grain == "class" and not setting.task.classes:
             raise FedkinError("fedska: granularity = 'class' needs a classification task; use 'client' or 'aligned'")
         if grain == "aligned" and len(set(setting.sizes.tolist())) > 1:
             few, many = int(np.argmin(setting.sizes)), int(np.argmax(setting.sizes))

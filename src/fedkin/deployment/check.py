@@ -55,7 +55,7 @@ def check_sites(line: Line, settings: FederationSettings, wait: float, certifica
     """Ask every site that is there within `wait` seconds; nobody is trained, nothing is kept."""
     nodes = _connected(line, settings.sites, wait)
     asked = time.time()
-    message = Message({"kind": Condition.kind})
+    message = Message({"kind": Condition.kind, **({"prepare": True} if settings.prepare else {})})
     told = line.send(dict.fromkeys(nodes, message), dict.fromkeys(nodes, HEAD_LIMIT), settings.timeout) if nodes else {}
     answered = time.time()
     found = Checkup()

@@ -101,7 +101,7 @@ def cleaned(values: pd.Series, sentinels: tuple[str, ...] = ()) -> pd.Series:
     if values.dtype.kind == "b":
         return values.astype("int8")
     if is_number(values):
-        found = {float(s) for s in sentinels if _is_float(s)}
+        found = {float(s) for s in sentinels if is_float(s)}
         return values.mask(values.isin(found)) if found and values.isin(found).any() else values
     if values.dtype.kind in "mM":
         return values
@@ -132,7 +132,8 @@ def has_leading_zeros(values: pd.Series) -> bool:
     return bool(values.dropna().astype(str).str.fullmatch(r"\s*[+-]?0\d+\s*").any())
 
 
-def _is_float(text: str) -> bool:
+def is_float(text: str) -> bool:
+    """Whether a cell written as text is a number."""
     try:
         float(text)
     except ValueError:

@@ -83,7 +83,7 @@ def assign(federation: Federation, k: int, count: int, seed: int) -> np.ndarray:
     if is_series(federation.task):
         return _series(n, count)
     order = Streams(seed).generator("folds", federation.names[k]).permutation(n)
-    if federation.task.one_label:
+    if federation.task.classes:
         order = order[np.argsort(y[order], kind="stable")]
     place = np.empty(n, dtype=np.int64)
     place[order] = np.arange(n) % count
@@ -103,3 +103,15 @@ def whole_training(federation: Federation) -> Federation:
     """The federation with its validation samples among those for training: folds take their place."""
     nothing = Split.join([federation.train.part(0, np.arange(0))] * len(federation), federation.train.scaling)
     return replace(federation, train=joined_splits(federation.train, federation.validation), validation=nothing)
+
+
+def without_fold(federation: Federation, count: int, fold: int, seed: int = 0) -> Federation:
+    """The same K clients, training on what they have outside of a fold and validating on it; without test samples.
+
+    Graph, public inputs and all that is known of the clients stay. Clients with a single sample hold out nothing.
+    """
+    which = [assign(federation, k, count, seed) == fold for k in range(len(federation))]
+    rest = Split.join([(x[~out], y[~out]) for (x, y), out in zip(federation.train, which)])
+    held = Split.join([(x[out], y[out]) for (x, y), out in zip(federation.train, which)])
+    nothing = Split.join([(federation.train.x[:0], federation.train.y[:0])] * len(federation))
+    return replace(federation, train=rest, validation=held, test=nothing)

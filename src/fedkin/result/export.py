@@ -16,6 +16,7 @@ from torch import nn
 
 from fedkin.errors import FedkinError, unknown
 from fedkin.files import whole, write_atomic, write_json
+from fedkin.result.raw_inputs import with_preparation
 from fedkin.task import Scale
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ TOP_INFLUENCES = 10
 def export(result: Result, directory: str | Path, format: Format | None = None) -> Path:
     """Write every client's deployed model as safetensors with a JSON card, and `index.json` (client → files).
 
-    `format="onnx"` adds an ONNX graph, `format="torch"` a `torch.export` program (.pt2); both take a batch of any size.
+    `format="onnx"` adds an ONNX graph, `format="torch"` a `torch.export` program (.pt2); both take a batch of any size. The ONNX
+    graph of a run on a table takes the table's own columns and prepares them itself (`fedkin.result.raw_inputs`).
     """
     if format is not None and format not in SUFFIXES:
         raise unknown("export format", format, list(SUFFIXES))
@@ -89,6 +91,7 @@ def card(result: Result, k: int, files: Sequence[str]) -> dict[str, Any]:
         "method": {"title": result.title, **config["algorithm"]},
         "round": result.facts.get("rounds"),
         "deploys": result.choice[k],
+        "combines": result.facts.get("auto", {}).get(result.names[k]),
         "metrics": {
             when: {name: values[k] for name, values in table.items()} for when, table in result.metrics.items()
         },
@@ -144,7 +147,8 @@ def _write_program(module: nn.Module, result: Result, format: Format, path: Path
             with whole(path) as file:
                 torch.export.save(program, file)
         else:
-            write_atomic(path, _to_onnx(program))
+            content, inputs = _to_onnx(program), result.facts.get("inputs")
+            write_atomic(path, with_preparation(content, inputs) if inputs else content)
     except FedkinError:
         raise
     except Exception as problem:

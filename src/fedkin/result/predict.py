@@ -106,7 +106,7 @@ def _of_client(result: Result, client: str, inputs: np.ndarray) -> pd.DataFrame:
     batches = torch.tensor(inputs, dtype=dtype).split(BATCH)
     with torch.no_grad():
         outputs = torch.cat([module(batch).reshape(len(batch), -1) for batch in batches]).double()
-    if result.task.one_label:
+    if result.task.classes:
         chances = torch.softmax(outputs, dim=1)
         chance, code = chances.max(dim=1)
         labels = [result.task.classes[k] for k in code.tolist()]

@@ -33,6 +33,8 @@ from fedkin.task import Task
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedkin.federation import Federation
+
 Metrics = dict[str, dict[str, list[float]]]
 
 
@@ -253,6 +255,18 @@ class Result:
 
         return export(self, directory, format)
 
+    def join(self, federation: Federation, model: ModelLike | None = None, seed: int | None = None) -> Result:
+        """Models for newcomers of a run of `fedkin.auto`, without a round of the others (see `fedkin.join`)."""
+        from fedkin.portfolio.join import join
+
+        return join(self, federation, model, seed)
+
+    def grown(self, joined: Result) -> Result:
+        """This run with the newcomers that `join` gave models to among its clients, for those that come next."""
+        from fedkin.portfolio.grown import grown
+
+        return grown(self, joined)
+
     # --- keeping ------------------------------------------------------------------------------------------------------
 
     def save(self, directory: str | Path, after_piece: Callable[[], None] | None = None) -> Path:
@@ -355,7 +369,7 @@ def _assembled(
     parts = Parts.read(extras, len(names))
     models: Mapping[str, Any] = Unsaved(out, names)
     if parts is not None:
-        models = CombinedModels(names, parts, spec, task.one_label)
+        models = CombinedModels(names, parts, spec, task.mixes_chances)
     elif "models" in tensors:
         models = Models(names, tensors["models"], tensors["counters"], spec)
     return Result(

@@ -18,6 +18,8 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from fedkin.engines.flower.messages import Count, Described, Name, Reason, Said
+from fedkin.engines.flower.policy import Policy
+from fedkin.engines.flower.raw_table import raw_columns
 from fedkin.engines.flower.site_file import ClientFile, SiteFile, load_arrays, table_faults, told_of
 from fedkin.errors import FedkinError
 
@@ -52,11 +54,11 @@ class Condition(Said):
     """When the authority's certificate beside site.toml ends, in seconds since 1970."""
 
 
-def condition_at(path: Path) -> dict[str, Any]:
-    """The condition of the site described in a file, as JSON can hold it."""
+def condition_at(path: Path, prepare: bool = False) -> dict[str, Any]:
+    """The condition of the site described in a file, as JSON can hold it; `prepare`: its tables are raw."""
     folder = path.absolute().parent
     settings, faults = _settings(path)
-    clients = [_client(client, folder) for client in settings.clients] if settings else []
+    clients = [_client(client, folder, prepare, settings.policy) for client in settings.clients] if settings else []
     if settings and not clients:
         faults.append("site.toml names no client; add a [[clients]] section")
     told = {
@@ -102,8 +104,18 @@ def _settings(path: Path) -> tuple[SiteFile | None, list[str]]:
         return None, [f"site.toml, {line}" for line in told]
 
 
-def _client(client: ClientFile, folder: Path) -> dict[str, Any]:
+def _client(client: ClientFile, folder: Path, prepare: bool, policy: Policy) -> dict[str, Any]:
     own: dict[str, Any] = {"name": client.name}
+    if prepare:
+        own["target"] = client.target
+        try:
+            columns, y = raw_columns(client, folder)
+            policy.check_columns()
+        except FedkinError as problem:
+            return own | {"faults": [str(problem).removeprefix(f"client {client.name!r}: ")]}
+        told = {"name": client.name, "input_shape": [len(columns)], "output_shape": [], "columns": list(columns)}
+        labels = {"labels": np.unique(y).tolist()} if y.dtype.kind in "biuUSO" else {}
+        return own | {"samples": len(y), "described": told | labels, "faults": []}
     if client.data.endswith(".csv"):
         own["target"] = client.target
         faults = table_faults(client, folder)

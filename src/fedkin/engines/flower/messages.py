@@ -9,9 +9,9 @@ Any of them may be a refusal instead: {"refused": reason}. Tensors ride beside t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedkin.engines.flower.wire import Message
 from fedkin.errors import FedkinError, first_fault
@@ -72,6 +72,17 @@ class Said(BaseModel):
     kind: ClassVar[str] = "message"
 
 
+Ends = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=2, max_length=2)]
+
+
+class ColumnTold(Said):
+    """A column of a raw table, as far as the site's policy lets it be told."""
+
+    holds: Literal["number", "text", "empty"]
+    range: Ends | None = None
+    texts: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=MOST_LABELS)] | None = None
+
+
 class Described(Said):
     """A client before the task is agreed on."""
 
@@ -81,6 +92,15 @@ class Described(Said):
     columns: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=MOST_COLUMNS)] | None = None
     model: Annotated[str, Field(max_length=200)] | None = None
     labels: Annotated[list[Label], Field(min_length=1, max_length=MOST_LABELS)] | None = None
+    table: Annotated[list[ColumnTold], Field(max_length=MOST_COLUMNS)] | None = None
+    """Of a raw table that is to be prepared: its columns, in order."""
+    target_range: Ends | None = None
+
+    @model_validator(mode="after")
+    def _columns_agree(self) -> Described:
+        if self.table is not None and len(self.table) != len(self.columns or ()):
+            raise ValueError("tells of another number of columns than it names")
+        return self
 
 
 class Sized(Said):

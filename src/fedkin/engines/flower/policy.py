@@ -8,6 +8,7 @@ epsilon = 1.0               # the budget of each client for noisy statistics, ov
 delta = 1e-5
 training_epsilon = 6.0      # train only with privacy of level "sample", and within this ε in all runs together (default: the
                             # server's word); what clients spent is in ledger.jsonl, which the server cannot reset
+columns = "none"            # ranges and texts of a raw table's columns, for `prepare`: "ranges", or "noisy" (half of the budget)
 label_counts = false        # training samples per class (for some graphs, and class_weight = "balanced")
 letters = ["predictions"]   # what clients may send to neighbours at other sites, through the server: "public" points, too, or
                             # "private", all that a method keeps private (whole models, where models travel along edges)
@@ -56,6 +57,7 @@ class Policy(BaseModel):
     epsilon: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     delta: float = Field(default=1e-5, gt=0, lt=1)
     training_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    columns: Literal["none", "noisy", "ranges"] = "none"
     label_counts: bool = False
     letters: list[str] = ["predictions"]
     arrays: list[str] = []
@@ -112,6 +114,17 @@ class Policy(BaseModel):
                 )
             spent[name] = after
         write_json(path, spent)
+
+    def check_columns(self) -> None:
+        """Whether anything of a raw table's columns may be told."""
+        if self.columns == "none":
+            raise _refusal("ranges and texts of columns", 'columns = "ranges" (or "noisy")')
+
+    def spend_on_columns(self, client: str, folder: Path) -> tuple[float, float]:
+        """Half of the budget, (ε, δ), for ranges and texts with noise."""
+        with Lock(folder / f".{SPENT}.lock", f"{folder / SPENT}"):
+            self._spend([client], self.epsilon / 2, self.delta / 2, folder / SPENT)
+        return self.epsilon / 2, self.delta / 2
 
     def check_letter(self, letter: str) -> None:
         """Whether clients may send this private state to neighbours at other sites."""

@@ -36,6 +36,8 @@ class Begun(BaseModel):
     fingerprint: str
     own: dict[Name, str | None]
     task: dict[str, Any]
+    inputs: list[dict[str, Any]] = []
+    """How raw tables were prepared (`scheme.py`)."""
 
 
 class SitesFile(BaseModel):

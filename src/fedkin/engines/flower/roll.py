@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from fedkin.engines.flower.line import Line
 from fedkin.engines.flower.messages import MOST_SAMPLES, Described, Hello, Join, Sized, one_line, read_head
 from fedkin.engines.flower.register import Begun, Register
+from fedkin.engines.flower.scheme import agreed_scale, agreed_scheme, column_kind, width_of
 from fedkin.engines.flower.setup import SITES, Setup, allowed_model
 from fedkin.engines.flower.wire import HEAD_LIMIT, Message
 from fedkin.errors import FedkinError
@@ -44,6 +45,9 @@ class FederationSettings(BaseModel):
     test_fraction: float = Field(0.25, ge=0, lt=1)
     validation_fraction: float = Field(0.0, ge=0, lt=1)
     split_seed: int = Field(0, ge=0)
+    prepare: bool = Field(
+        False, description="sites give raw tables; agree on how to fill, scale and encode their columns"
+    )
     forecast: Forecast | None = None
     """Targets are z-scores of a series: its mean and std, minutes between values, the value that means none."""
     accept: list[str] = []
@@ -110,6 +114,7 @@ class Roll:
         self._hello()
         while True:
             s, agreed = self.settings, self._agreed() if begun is None else _task_of(begun, self.settings)
+            scheme = agreed_scheme(self._everyone()) if begun is None else begun.inputs
             balanced = self.learning.get("class_weight") == "balanced"
             counted = balanced and agreed.class_weight is None  # a run that goes on has the weights it began with
             asked = {**self.learning, "class_weight": None} if balanced else self.learning
@@ -122,6 +127,7 @@ class Roll:
                 s.validation_fraction,
                 s.split_seed,
                 self.remembers,
+                inputs=scheme,
             )
             facts = self._join(setup, counted)
             # A site that was excluded on the way may have brought labels of its own.
@@ -132,7 +138,7 @@ class Roll:
             setup = replace(setup, task=chosen(agreed, **self.learning, counts=total))
             agreed = replace(agreed, class_weight=setup.task.class_weight)
         joined = {node: {c.name: facts[c.name].fingerprint for c in own} for node, own in self.told.items()}
-        begun = begun or self._begun(facts, agreed)
+        begun = begun or self._begun(facts, agreed, scheme)
         self.register.enter(joined, begun)
         place = {name: k for k, name in enumerate(begun.names)}
         known = {n: sorted(place[name] for name in own if name in place) for n, own in self.register.sites.items()}
@@ -141,17 +147,21 @@ class Roll:
         roster = Roster(
             tuple(begun.names), setup.task, train, validation, test, begun.fingerprint, source={"flower": len(nodes)}
         )
+        roster = replace(roster, inputs=tuple(scheme))
         away = frozenset(host for host, node in enumerate(nodes) if node not in self.told)
         return Called(roster, [np.array(known[node]) for node in nodes], nodes, setup, dict(begun.own), away)
 
-    def _begun(self, facts: Mapping[str, Sized], task: Task) -> Begun:
+    def _begun(self, facts: Mapping[str, Sized], task: Task, scheme: list[dict[str, Any]]) -> Begun:
         """What the run begins with: sites in the order of their first names, clients as their sites have them."""
         order = sorted(self.told.values(), key=lambda own: min(client.name for client in own))
         own = {client.name: client.model for clients in order for client in clients}
         sizes = {part: [getattr(facts[name], part) for name in own] for part in ("train", "validation", "test")}
         told_data = json.dumps([list(own), [facts[name].fingerprint for name in own]]).encode()
         fingerprint = hashlib.blake2b(told_data, digest_size=12).hexdigest()
-        return Begun(names=list(own), **sizes, fingerprint=fingerprint, own=own, task=task.told())
+        return Begun(names=list(own), **sizes, fingerprint=fingerprint, own=own, task=task.told(), inputs=scheme)
+
+    def _everyone(self) -> list[Described]:
+        return [client for site in self.told.values() for client in site]
 
     # --- leaving out --------------------------------------------------------------------------------------------------
 
@@ -189,7 +199,7 @@ class Roll:
             new = [node for node in self.line.nodes() if node not in self.told and node not in self.excluded]
             late = time.monotonic() > end
             if late or len(self.told) + len(new) >= self.settings.sites:  # all at once: an answer takes seconds
-                for node, got in self._ask(new, {"kind": "hello"}).items():
+                for node, got in self._ask(new, self._greeting()).items():
                     try:
                         self.told[node] = read_head(Hello, got).clients
                         self._check_claims(node)
@@ -201,6 +211,9 @@ class Roll:
             if late:
                 self._enough()
             time.sleep(1)
+
+    def _greeting(self) -> dict[str, Any]:
+        return {"kind": "hello", **({"prepare": True} if self.settings.prepare else {})}
 
     def _check_claims(self, node: int) -> None:
         """What a node says of its own clients alone: whether they are its own, and what models they bring."""
@@ -271,14 +284,37 @@ class Roll:
         first = next(c.name for site in self.told.values() for c in site if _shape(c) == shape)
         for node, clients in list(self.told.items()):
             for client in clients:
-                fault = _misfit(client, first, shape) or (
-                    _unlike(client, first, text, self.settings) if labelled else None
+                fault = (
+                    _misfit(client, first, shape)
+                    or self._other_kind(client)
+                    or (_unlike(client, first, text, self.settings) if labelled else None)
                 )
                 if fault:
                     self._exclude(node, fault)
                     break
         self._enough()
-        return _task([c for site in self.told.values() for c in site], labelled, self.settings)
+        everyone = self._everyone()
+        task = _task(everyone, labelled, self.settings)
+        scheme = agreed_scheme(everyone)
+        return task if not scheme else prepared_task(task, scheme, everyone)
+
+    def _other_kind(self, client: Described) -> str | None:
+        """Why a raw column does not fit: numbers at most clients, texts at this one, or the other way round."""
+        for k, column in enumerate(client.table or ()):
+            most = column_kind([c for c in self._everyone() if c.columns == client.columns], k)
+            if column.holds not in ("empty", most):
+                name = (client.columns or [])[k]
+                return one_line(
+                    f"client {client.name!r}: column {name!r} holds {column.holds}s, but {most}s at most clients"
+                )
+        return None
+
+
+def prepared_task(task: Task, scheme: list[dict[str, Any]], clients: list[Described]) -> Task:
+    """The task on prepared inputs; numbers as targets are standardised and told in their own units."""
+    task = replace(task, input_shape=(width_of(scheme),))
+    scale = agreed_scale(clients) if task.kind == "regression" and task.loss in (None, "mse") else None
+    return task if scale is None else replace(task, scale=scale, metrics=("mse", "rmse", "mae", "r2"))
 
 
 def _task_of(begun: Begun, settings: FederationSettings) -> Task:

@@ -43,6 +43,9 @@ class Setup:
     folds: Sequence[int] | None = None
     """(count, used, seed): every client stands for its folds, without test samples (`fedkin.federation.folds`)."""
 
+    inputs: Sequence[Mapping[str, Any]] = ()
+    """How sites make inputs of their raw tables (`scheme.py`); (): their files hold inputs."""
+
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Setup:
         return cls(**{**told, "task": Task.read(told["task"])})
@@ -50,7 +53,7 @@ class Setup:
     def told(self) -> dict[str, Any]:
         """As JSON can hold it."""
         told = {**vars(self), "task": self.task.told()}
-        seldom = ("memory", "folds", "frozen", "frozen_sha256", "caches")
+        seldom = ("memory", "folds", "frozen", "frozen_sha256", "caches", "inputs")
         return {key: value for key, value in told.items() if value or key not in seldom}
 
     def spec(self, names: Sequence[str], own: Mapping[str, str | None]) -> ModelSpec:

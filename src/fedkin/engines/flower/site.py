@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedkin.engines.flower.condition import Condition, condition_at
 from fedkin.engines.flower.policy import write_down
+from fedkin.engines.flower.raw_table import told_of_table
 from fedkin.engines.flower.setup import SITES, Setup, is_built_in
 from fedkin.engines.flower.site_file import SiteFile, load_arrays, told_of
 from fedkin.engines.flower.site_state import FrozenParts, SiteState
@@ -35,9 +36,11 @@ from fedkin.local.tasks import Request
 from fedkin.models import ModelSpec
 from fedkin.models.frozen import with_frozen
 from fedkin.privacy.ledger import LEDGER, Ledger
+from fedkin.result.combined import one_module
 from fedkin.result.export import file_stems
 from fedkin.streams import Streams
-from fedkin.task.losses import names_an_import
+from fedkin.task.losses import LOSSES, names_an_import
+from fedkin.task.metrics import METRICS
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,6 @@ class Site:
 
     folder: Path
     settings: SiteFile
-    arrays: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Site:
@@ -59,8 +61,7 @@ class Site:
             raise FedkinError(f"{path} is not a site.toml: {line}") from problem
         if not settings.clients:
             raise FedkinError(f"{path} names no client; add a [[clients]] section")
-        folder = path.absolute().parent
-        return cls(folder, settings, {client.name: load_arrays(client, folder) for client in settings.clients})
+        return cls(path.absolute().parent, settings)
 
     # --- answering ----------------------------------------------------------------------------------------------------
 
@@ -82,12 +83,19 @@ class Site:
             return Message({"refused": " ".join(str(problem).split()) or type(problem).__name__})
 
     def _hello(self, message: Message) -> Message:
-        """Who is here: names, number of samples, shapes and labels. Every server begins with this question."""
+        """Who is here: names, number of samples, shapes and labels; of raw tables that are to be prepared, their columns.
+
+        Every server begins with this question.
+        """
         for place in {self.folder, self.folder / self.settings.state}:
             clean_up(place, owned=False)
         told = []
         for client in self.settings.clients:
-            data = self.arrays[client.name]
+            if message.head.get("prepare"):
+                state = self.folder / self.settings.state
+                told.append(told_of_table(client, self.folder, self.settings.policy, state))
+                continue
+            data = load_arrays(client, self.folder)
             told.append(told_of(client, self.folder, data["train"] if isinstance(data, dict) else data))
         return Message({"clients": told})
 
@@ -109,8 +117,9 @@ class Site:
 
     def _federation(self, setup: Setup) -> Federation:
         """This site's clients, split; the task is the one that all sites agreed on."""
+        own, scale = self.settings.clients, setup.task.scale
         federation = Federation.from_arrays(
-            self.arrays,
+            {client.name: load_arrays(client, self.folder, setup.inputs, scale) for client in own},
             task=setup.task.kind,
             classes=list(setup.task.classes) or None,
             test_fraction=setup.test_fraction,
@@ -118,7 +127,7 @@ class Site:
             seed=setup.split_seed,
             tokens=setup.task.tokens,
         )
-        federation = replace(federation, task=setup.task)
+        federation = replace(federation, task=setup.task, inputs=tuple(setup.inputs))
         if setup.folds is None:
             return federation
         count, used, seed = (int(number) for number in setup.folds)
@@ -133,9 +142,11 @@ class Site:
     def _host(self, setup: Setup) -> Host:
         if setup.model != SITES and not is_built_in(setup.model):
             self._check_trust(setup.model, self.settings.trust)
-        for name in (str(setup.task.loss), str(setup.task.augment), *setup.task.metrics):
-            if names_an_import(name):
-                self._check_trust(name, self.settings.trust)
+        strange = [
+            n for n in (str(setup.task.loss), *setup.task.metrics) if n.partition(":")[0] not in (*LOSSES, *METRICS)
+        ]
+        for name in (*strange, *filter(names_an_import, [str(setup.task.augment)])):
+            self._check_trust(name, self.settings.trust)
         federation = self._federation(setup)
         host = Host(federation, self._spec(setup, federation.names), Streams(setup.seed))
         host.shard.ledger = Ledger(self.folder / LEDGER)
@@ -270,9 +281,14 @@ class Site:
             card = message.head["cards"].get(client.name)
             if card is None:
                 continue
-            tensors, names = state.models(card["deploys"])
-            k = names.index(client.name)
-            module = spec.module(tensors["model"][k], tensors["counters"][k])
+            combined = message.part(f"combined/{client.name}")
+            if combined:
+                parts = combined["rows"], spec.initial_counters(), combined["weights"], combined["temperatures"]
+                module = one_module(spec, *parts, setup.task.mixes_chances)
+            else:
+                tensors, names = state.models(card["deploys"])
+                k = names.index(client.name)
+                module = spec.module(tensors["model"][k], tensors["counters"][k])
             from safetensors.torch import save
 
             own = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
@@ -300,7 +316,7 @@ def answer_at(path: Path, message: Message) -> Message:
     """The answer of the site described in a file, to one message."""
     try:
         if message.head.get("kind") == Condition.kind:  # also of a site whose data cannot be read
-            return Message(condition_at(path))
+            return Message(condition_at(path, bool(message.head.get("prepare"))))
         return Site.read(path).handle(message)
     except FedkinError as problem:
         return Message({"refused": str(problem)})

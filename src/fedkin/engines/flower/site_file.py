@@ -11,12 +11,13 @@ name = "north"
 data = "north.csv"              # CSV with a header, or NPZ with x and y (and x_test, y_test, x_validation, y_validation)
 target = "outcome"              # the column to predict (CSV)
 drop = ["id"]                   # columns to leave out (CSV)
+missing = [-999]                # cells that stand for missing ones (CSV, with `prepare`)
 model = "tree:5"                # this client's own model, for methods that exchange predictions
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from fedkin.engines.flower.policy import Policy
+from fedkin.engines.flower.raw_table import encoded_table
 from fedkin.errors import FedkinError, unknown
+from fedkin.task import Scale
 
 
 class ClientFile(BaseModel):
@@ -36,6 +39,7 @@ class ClientFile(BaseModel):
     data: str
     target: str = "y"
     drop: list[str] = []
+    missing: list[str | int | float] = []
     model: str | None = None
 
 
@@ -59,10 +63,14 @@ class SiteFile(BaseModel):
         return self
 
 
-def load_arrays(client: ClientFile, folder: Path) -> Any:
-    """The samples of a client as `Federation.from_arrays` takes them."""
+def load_arrays(
+    client: ClientFile, folder: Path, scheme: Sequence[Mapping[str, Any]] = (), scale: Scale | None = None
+) -> Any:
+    """The samples of a client as `Federation.from_arrays` takes them; a raw table by the agreed scheme."""
     path = folder / client.data
     try:
+        if scheme:
+            return encoded_table(client, folder, scheme, scale)
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as file:
                 found = {key: file[key] for key in file.files}
