@@ -52,7 +52,7 @@ def test_kin_are_chosen_and_the_losses_are_those_of_a_loop(federation: Federatio
 
 
 def test_folds_share_out_training_and_validation_samples_and_nothing_else(federation: Federation) -> None:
-    parts = [without_fold(federation, fold, 3) for fold in range(3)]
+    parts = [without_fold(whole_training(federation), 3, fold) for fold in range(3)]
     for k in range(len(federation)):
         own = sorted(map(tuple, np.concatenate([federation.train[k][0], federation.validation[k][0]])))
         held = sorted(map(tuple, np.concatenate([part.validation[k][0] for part in parts])))
