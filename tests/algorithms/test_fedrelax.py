@@ -21,6 +21,7 @@ from fedkin import ClientGraph, Federation, FedkinError, Result, data
 from fedkin.algorithms import FedRelax
 from fedkin.graphs import complete
 from fedkin.run import Callback, Run
+from fedkin.testing.algorithms import SCATTERED
 
 
 def clusters(clients: int = 6, dimension: int = 3, noise: float = 0.1, public: int = 20, **options: Any) -> Federation:
@@ -30,7 +31,9 @@ def clusters(clients: int = 6, dimension: int = 3, noise: float = 0.1, public: i
 
 def train(federation: Federation, model: Any = "linear", rounds: int = 3, **parameters: Any) -> Result:
     graph = parameters.pop("graph", None)
-    run = {key: parameters.pop(key) for key in ("out", "seed", "cohort", "checkpoint_every") if key in parameters}
+    run = {
+        key: parameters.pop(key) for key in ("out", "seed", "cohort", "checkpoint_every", "engine") if key in parameters
+    }
     return fedkin.train(federation, model, FedRelax(**parameters), graph, rounds=rounds, dtype="float64", **run)
 
 
@@ -107,6 +110,8 @@ def test_sleepers_are_heard_with_their_last_predictions() -> None:
                 np.testing.assert_allclose(found[awake], stepped_by_hand(federation, rows, 0.3)[awake], atol=1e-12)
             np.testing.assert_array_equal(found[~awake], rows[~awake])
             rows = found
+        apart = train(federation, models, rounds=3, cohort=3, alpha=0.3, engine=SCATTERED, **exact)
+        np.testing.assert_allclose(apart.rows, rows, atol=1e-13)
 
 
 def test_an_estimator_hears_estimators_that_sleep() -> None:

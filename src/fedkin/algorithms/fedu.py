@@ -163,7 +163,10 @@ class FedU(LaplacianRegularised):
         trained = torch.cat([replies["rows"].to(state.rows.dtype), hub])
         moved = coupling.moved(torch.cat([state.rows, hub]), trained)
         layout.keep_positive(moved, trained)
-        state = state.with_rows(replies.ids, moved[:-1].contiguous()).with_arrays(hub=moved[-1:].clone())
+        rows = moved[:-1].contiguous()
+        if state.in_place and len(rows) == len(state.rows):
+            rows = state.rows.copy_(rows)
+        state = state.with_rows(replies.ids, rows).with_arrays(hub=moved[-1:].clone())
         if "influence" in state.arrays:
             influence = state.arrays["influence"].clone()
             influence[replies.ids, replies.ids] += replies["moved"].to(influence.dtype)

@@ -186,7 +186,7 @@ def convergence(
             best = stationary_point(hessians, linear, linked, felt)
             slopes = np.einsum("kpq,kq->kp", hessians, best) - linear
             sigma2 = float(np.square(slopes).sum(axis=1).mean())
-        placed = at.double().numpy()
+        placed = at.double().cpu().numpy()
         if len(linked) > len(setting):  # a hub at rest
             placed = np.concatenate([placed, placed.mean(axis=0, keepdims=True)])
         variation = float(np.sum(placed * (linked.laplacian() @ placed)))
