@@ -8,7 +8,7 @@ school   ε = 6, δ = 10⁻³ for every school, as published (Liu et al. 2022): 
 price    ε = 1, 3, 10 and none on school, HAR and digits.
 
 Learning rates and strengths are chosen on a fold inside training (`folded`, a third of every client's training samples held
-out); test samples are seen once. Numbers go to privacy.json here. HAR and school are taken from $FEDKIN_DATA, the cache or upstream
+out); test samples are seen once. Numbers go to privacy.json here; what is there already is not measured again. HAR and school are taken from $FEDKIN_DATA, the cache or upstream
 (docs/data.md).
 """
 
@@ -48,7 +48,7 @@ GRIDS: dict[str, dict[str, list[Any]]] = {
     "fedu": {"eta": [0.003, 0.03]},
     "fedpnp": {"beta": [0.001, 1.0]},
 }
-RATES = [0.01, 0.03, 0.1]
+RATES, PRICE_RATES = [0.01, 0.03, 0.1], [0.01, 0.1, 0.5]
 
 
 # --- speed ------------------------------------------------------------------------------------------------------------
@@ -215,31 +215,35 @@ def measured(
     return told
 
 
-def school(rounds: int, seeds: int) -> dict[str, Any]:
+def school(facts: dict[str, Any], rounds: int, seeds: int) -> None:
+    """Fill in what `facts` lack; it is written after every method, so that a run broken off goes on."""
     privacy = {"level": "sample", "epsilon": 6.0, "delta": 1e-3, "clip": 1.0}
-    found = {m: measured(published_school, "linear", m, privacy, rounds, seeds, RATES) for m in GRIDS}
-    return {"rounds": rounds, "privacy": privacy, "published": PUBLISHED, "methods": found}
+    found = facts.setdefault("school", {"rounds": rounds, "privacy": privacy, "published": PUBLISHED, "methods": {}})
+    for method in GRIDS:
+        if method not in found["methods"]:
+            found["methods"][method] = measured(published_school, "linear", method, privacy, rounds, seeds, RATES)
+            write_json(FILE, facts)
 
 
-def price(rounds: int, seeds: int, only: list[str]) -> dict[str, Any]:
+def price(facts: dict[str, Any], rounds: int, seeds: int, only: list[str]) -> None:
+    """As `school`, for every data set, ε and method."""
     cases: dict[str, tuple[Callable[[int], Federation], str, float]] = {
+        "digits": (lambda seed: data.load("digits", clients=10, partition="dirichlet:1.0", seed=seed), "mlr", 1e-3),
         "school": (lambda seed: data.load("school", seed=seed), "linear", 1e-3),
         "har": (lambda seed: data.load("har", seed=seed), "mlr", 1e-3),
-        "digits": (lambda seed: data.load("digits", clients=10, partition="dirichlet:1.0", seed=seed), "mlr", 1e-3),
     }
-    found: dict[str, Any] = {}
     for name, (make, model, delta) in cases.items():
         if only and name not in only:
             continue
-        found[name] = {"rounds": rounds, "delta": delta, "model": model, "cells": {}}
-        for epsilon in (1.0, 3.0, 10.0, None):
+        head = {"rounds": rounds, "delta": delta, "model": model, "cells": {}}
+        found = facts.setdefault("price", {}).setdefault(name, head)
+        for epsilon, method in itertools.product((1.0, 3.0, 10.0, None), ("local", "fedavg", "mrmtl")):
             privacy = None if epsilon is None else {"level": "sample", "epsilon": epsilon, "delta": delta, "clip": 1.0}
-            print(f"{name}, ε = {epsilon}", flush=True)
-            found[name]["cells"][str(epsilon)] = {
-                m: measured(make, model, m, privacy, rounds, seeds, [0.01, 0.1, 0.5])
-                for m in ("local", "fedavg", "mrmtl")
-            }
-    return found
+            cells = found["cells"].setdefault(str(epsilon), {})
+            if method not in cells:
+                print(f"{name}, ε = {epsilon}", flush=True)
+                cells[method] = measured(make, model, method, privacy, rounds, seeds, PRICE_RATES)
+                write_json(FILE, facts)
 
 
 def main() -> None:
@@ -258,11 +262,11 @@ def main() -> None:
     facts["versions"] = versions()
     if "speed" in what:
         facts["speed"] = speed(quick=False)
+        write_json(FILE, facts)
     if "school" in what:
-        facts["school"] = school(options.rounds, options.seeds)
+        school(facts, options.rounds, options.seeds)
     if "price" in what:
-        facts["price"] = {**facts.get("price", {}), **price(options.rounds, options.seeds, options.cases)}
-    write_json(FILE, facts)
+        price(facts, options.rounds, options.seeds, options.cases)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def test_everything_public_is_what_its_name_says() -> None:
 
     found = {name: getattr(fedkin, name) for name in fedkin.__all__}
     assert {name for name, value in found.items() if isinstance(value, ModuleType)} == {
-        *("algorithms", "couplings", "data", "diagnostics", "graphs", "models", "theory")
+        *("algorithms", "augment", "couplings", "data", "diagnostics", "graphs", "models", "theory")
     }
     for name in ("train", "resume", "load", "compare", "predict"):
         assert found[name].__name__ == name

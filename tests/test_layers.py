@@ -19,7 +19,7 @@ MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("
 
 LAYERS = [
     {"errors"},
-    {"files", "notebook", "plugins", "steps", "streams", "threads"},
+    {"augment", "files", "notebook", "placement", "plugins", "steps", "streams", "threads"},
     {"task", "privacy"},
     {"graphs", "models"},
     {"federation", "roster", "couplings", "clients"},

@@ -1,4 +1,5 @@
 from fedkin import algorithms as algorithms
+from fedkin import augment as augment
 from fedkin import couplings as couplings
 from fedkin import data as data
 from fedkin import diagnostics as diagnostics

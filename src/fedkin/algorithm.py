@@ -73,6 +73,9 @@ class Algorithm(Sgd):
     couples: ClassVar[bool] = True
     """Whether rows of several clients are coupled on the server or along edges, where `robust` can guard them."""
 
+    augments: ClassVar[bool] = True
+    """Whether clients train by batches, which `augment` can change."""
+
     protects: ClassVar[tuple[Level, ...]] = ()
     """The levels of privacy under which all that it tells of a client's samples is counted (docs/private-training.md)."""
 
@@ -229,7 +232,7 @@ class Algorithm(Sgd):
         """Have clients train from the rows they receive. `options`: commit, evaluate, disclose (see local/tasks.py)."""
         work = self.local(state, ids, setting)
         private = self.private(setting)
-        rows = self.received(state, setting)[torch.from_numpy(ids)]
+        rows = self.received(state, setting)[torch.as_tensor(ids)]
         per_client = {"rows": rows[:, setting.shared_columns(private)] if private else rows, **work.per_client}
         shared = {
             "sgd": self.told(state.round + 1),
@@ -265,7 +268,7 @@ class Algorithm(Sgd):
             return self.train(state, clients, ids, setting, bill=False, **options)
         private = self.private(setting)
         rows = self.received(state, setting)
-        rows = rows if len(ids) == len(rows) else rows[torch.from_numpy(ids)]
+        rows = rows if len(ids) == len(rows) else rows[torch.as_tensor(ids)]
         per_client = {"rows": rows[:, setting.shared_columns(private)] if private else rows}
         shared = {"parts": parts, "private": private, "disclose": disclose, **setting.at_home}
         return clients.ask("evaluate", ids, per_client, shared, bill=False)
@@ -312,7 +315,9 @@ def follow_influence(state: State, replies: Replies, coupling: Coupling) -> Stat
     influence = state.arrays["influence"].clone()
     influence[replies.ids, replies.ids] += replies["moved"].to(influence.dtype)
     mixed = (
-        coupling.apply(influence) if coupling.shares is None else torch.from_numpy(coupling.shares @ influence.numpy())
+        coupling.apply(influence)
+        if coupling.shares is None
+        else torch.as_tensor(coupling.shares @ influence.cpu().numpy())
     )
     return state.with_arrays(influence=mixed)
 
@@ -326,7 +331,7 @@ def place(rows: Tensor, replies: Replies, columns: Tensor | None = None) -> Tens
     if answer.shape == rows.shape:
         return answer
     placed = rows.clone()
-    ids = torch.from_numpy(replies.ids)
+    ids = torch.as_tensor(replies.ids)
     if answer.shape[1] == rows.shape[1]:
         placed[ids] = answer
     elif columns is not None and answer.shape[1]:

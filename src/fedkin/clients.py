@@ -92,11 +92,13 @@ class Clients(Protocol):
         shared: Mapping[str, Any] | None = None,
         bill: bool = True,
         padded: bool = False,
+        senders: np.ndarray | None = None,
     ) -> Replies:
         """Neighbour to neighbour, past the server: clients `ids` send their private state `letter` to those of their
         neighbours that are in `ids` too, then each does the task with the letters it got (`request.mail`).
 
         `padded`: NaN in a letter stands for no value. Otherwise a letter must be finite.
+        `senders`: whose letters are carried instead (default: `ids`); who is not asked is heard with what it last had to say.
         """
 
     def remember(self, recipe: Callable[[], Any]) -> None:
@@ -135,12 +137,12 @@ def n_bytes(values: Mapping[str, Any] | None) -> int:
     return sum(v.numel() * v.element_size() for v in (values or {}).values() if isinstance(v, torch.Tensor))
 
 
-def carried(graph: ClientGraph, ids: np.ndarray) -> np.ndarray:
-    """Letters per entry of the adjacency when all clients `ids` write to each other: 1 between two of them, else 0."""
-    there = np.zeros(len(graph), dtype=bool)
-    there[ids] = True
-    receiver = np.repeat(there, np.diff(graph.adjacency.indptr))
-    return (receiver & there[graph.adjacency.indices]).astype(np.int64)
+def carried(graph: ClientGraph, receivers: np.ndarray, senders: np.ndarray) -> np.ndarray:
+    """Letters per entry of the adjacency when all `senders` write to all `receivers`: 1 between two of them, else 0."""
+    reads, writes = np.zeros(len(graph), dtype=bool), np.zeros(len(graph), dtype=bool)
+    reads[receivers], writes[senders] = True, True
+    receiver = np.repeat(reads, np.diff(graph.adjacency.indptr))
+    return (receiver & writes[graph.adjacency.indices]).astype(np.int64)
 
 
 def check_rows(task: str, request: Request) -> None:
@@ -175,7 +177,7 @@ def set_aside(
     good = np.ones(len(ids), dtype=bool)
     for key, value in arrays.items():
         if value.is_floating_point() and value.numel() and not bool(torch.isfinite(value.sum())):
-            finite = torch.isfinite(value.reshape(len(ids), -1)).all(dim=1).numpy()
+            finite = torch.isfinite(value.reshape(len(ids), -1)).all(dim=1).cpu().numpy()
             for position in np.flatnonzero(~finite & good):
                 reasons[names[ids[position]]] = f"{NOT_FINITE} in {key!r}; its training diverged"
             good &= finite
@@ -186,5 +188,5 @@ def only(replies: Replies, kept: np.ndarray) -> Replies:
     """The replies of some of those who answered: `kept` (k,) bool."""
     if kept.all():
         return replies
-    keep = torch.from_numpy(np.flatnonzero(kept))
+    keep = torch.as_tensor(np.flatnonzero(kept))
     return replace(replies, ids=replies.ids[kept], arrays={k: v[keep] for k, v in replies.arrays.items()})

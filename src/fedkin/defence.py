@@ -120,9 +120,9 @@ class Defence:
             for some in in_pieces(len(asked), int(degree) * shared.shape[1] * shared.element_size()):
                 ids = asked[some]
                 peers = np.stack([pairs.indices[slice(*pairs.indptr[k : k + 2])] for k in ids])
-                tried = {"models": shared[torch.from_numpy(peers.astype(np.int64))]}
+                tried = {"models": shared[torch.as_tensor(peers.astype(np.int64))]}
                 told = self.clients.ask(TRANSFER, ids, tried, {"private": self.private, **self.home})
-                for k, found in zip(told.ids, told["transfer"].numpy()):
+                for k, found in zip(told.ids, told["transfer"].cpu().numpy()):
                     losses.data[slice(*losses.indptr[k : k + 2])] = found
-                noise[told.ids] = told["noise"].numpy()
+                noise[told.ids] = told["noise"].cpu().numpy()
         return losses, noise

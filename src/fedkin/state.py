@@ -60,7 +60,7 @@ class State:
         if len(ids) == len(self.rows):
             return self.with_arrays(rows=values)
         rows = self.rows if self.in_place else self.rows.clone(memory_format=torch.contiguous_format)
-        rows[torch.from_numpy(ids)] = values
+        rows[torch.as_tensor(ids)] = values
         return replace(self.with_arrays(rows=rows), changed=ids)
 
     def with_account(self, replies: Replies) -> State:
@@ -69,7 +69,7 @@ class State:
             return self
         known = {name: self.arrays[name].clone() for name in ("epsilon", "rounds_left")}
         for name, values in known.items():
-            values[torch.from_numpy(replies.ids)] = replies[name]
+            values[torch.as_tensor(replies.ids)] = replies[name]
         return self.with_arrays(**known)
 
     def with_values(self, **values: Any) -> State:

@@ -17,16 +17,17 @@ SETTINGS = {"lr": 0.1, "batch_size": 6}
 @pytest.mark.parametrize(("alpha", "limit"), [(0.0, FedAvg), (1.0, Local)])
 def test_fixed_shares_at_the_ends(federation: Any, run: Any, models: Any, model: str, alpha: float, limit: Any) -> None:
     """Share 0 deploys FedAvg's model after local training, share 1 is Local."""
-    ours = run(federation, model, APFL(**SETTINGS, momentum=0.5, alpha=alpha, adaptive=False), rounds=3)
+    ours = run(federation, model, APFL(**SETTINGS, momentum=0.5, alpha=alpha, adaptive=False, weights="size"), rounds=3)
     theirs = run(federation, model, limit(**SETTINGS, momentum=0.5), rounds=3)
     n = ours.setting.spec.layout.n_parameters  # buffers of the mixture are the client's own
     assert torch.allclose(models(ours)[:, :n], models(theirs)[:, :n], atol=1e-12)
 
 
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_two_rounds_of_the_plain_loop(federation: Any, plain: Any, run: Any, adaptive: bool) -> None:
+@pytest.mark.parametrize(("adaptive", "weights"), [(False, "equal"), (True, "equal"), (True, "size")])
+def test_two_rounds_of_the_plain_loop(federation: Any, plain: Any, run: Any, adaptive: bool, weights: Any) -> None:
     """Gradients with respect to v and α by autograd of f(αv + (1 − α)w)."""
-    method = APFL(**SETTINGS, alpha=0.4, adaptive=adaptive)
+    method = APFL(**SETTINGS, alpha=0.4, adaptive=adaptive, weights=weights)
+    counts = plain.sizes if weights == "size" else plain.sizes * 0 + 1
     done = run(federation, "mlp:4", method, cohort=3)
     w, own = plain.initial, [plain.initial] * 4
     share = [torch.tensor(0.4, dtype=torch.float64)] * 4
@@ -42,8 +43,8 @@ def test_two_rounds_of_the_plain_loop(federation: Any, plain: Any, run: Any, ada
                 if adaptive and step == 0:
                     alpha = (alpha - 0.1 * slope_alpha).clamp(0, 1)
             own[k], share[k] = v, alpha
-            trained.append(u * plain.sizes[k])
-        w = sum(trained) / plain.sizes[chosen].sum()
+            trained.append(u * counts[k])
+        w = sum(trained) / counts[chosen].sum()
     kept = done.clients.snapshot()
     assert torch.allclose(done.state.rows[0], w, atol=1e-12)
     assert torch.allclose(kept["own"], torch.stack(own), atol=1e-12)

@@ -204,6 +204,26 @@ def test_one_round_is_local_training_then_the_filter() -> None:
         assert_allclose(mine[:, parameters_only], coupling.apply(trained).numpy()[:, parameters_only], atol=1e-9)
 
 
+def test_the_graph_is_learned_from_models() -> None:
+    """From round 2 on, every second round: weights 1 − d/max d by a loop over pairs, then the filter; before, the graph given."""
+    sizes = federation().train.sizes
+    start = run(pnp(beta=0.3, graph_every=2), rounds=1)
+    assert_allclose(start.rows, run(pnp(beta=0.3), rounds=1).rows, atol=0)
+    trained = run(pnp(beta=0.0), rounds=1).rows  # from equal rows: what clients send in round 1
+    d = np.array([[np.linalg.norm(a[:53] - b[:53]) for b in trained] for a in trained])
+    weights = np.maximum(1 - d / d.max(), 0.05) * (1 - np.eye(len(d)))
+    coupling = GraphFilter(ClientGraph(weights, federation().names), "soft", 0.3, sizes)
+    found = run(pnp(beta=0.3, graph_every=1), rounds=1)
+    expected = coupling.apply(torch.from_numpy(trained.copy())).numpy()
+    assert_allclose(found.rows[:, :53], expected[:, :53], atol=1e-9)
+    assert_allclose(found.extras["learned_graph"], weights, atol=1e-12)
+    assert found.history[-1]["log"]["lambda_max"] == pytest.approx(
+        np.linalg.eigvalsh(np.diag(weights.sum(1)) - weights)[-1]
+    )
+    with pytest.raises(FedkinError, match="tells who is alike"):
+        FedPnP(graph_every=1, privacy={"level": "client", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0})
+
+
 def test_the_log_tells_strength_spectrum_and_total_variation() -> None:
     graph, method = weighted(), FedPnP(**SGD, beta=0.05, eta=0.1)
     result = run(method, "mlr")
@@ -406,7 +426,7 @@ def test_a_function_of_ones_own(denoiser: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "parameters", [{}, {"denoiser": "hard", "tau": 3}, {"bn_buffers": "local"}, {"denoiser": "tv"}]
+    "parameters", [{}, {"denoiser": "hard", "tau": 3}, {"bn_buffers": "local"}, {"denoiser": "tv"}, {"graph_every": 2}]
 )
 def test_resume_gives_the_same_numbers(parameters: dict[str, Any], tmp_path: Path) -> None:
     method = FedPnP(**SGD, eta=0.1, **parameters)  # else the schedule follows the number of rounds

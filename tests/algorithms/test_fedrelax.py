@@ -63,6 +63,21 @@ def exact_by_hand(federation: Federation, weights: np.ndarray, alpha: float, blo
     return np.array(updated)
 
 
+def stepped_by_hand(federation: Federation, weights: np.ndarray, alpha: float, rate: float = 0.01) -> np.ndarray:
+    """One full-batch gradient step of every client on its own samples and what all its neighbours say."""
+    assert federation.graph is not None
+    assert federation.public is not None
+    moved = []
+    for i, row in enumerate(weights):
+        x, y = federation.train[i]
+        slope = 2 * x.T @ (x @ row - y.ravel()) / len(x)
+        for j in np.flatnonzero(federation.graph.adjacency.toarray()[i]):
+            p = federation.public[federation.names[j]]
+            slope += alpha * federation.graph.adjacency[i, j] * 2 * p.T @ (p @ (row - weights[j])) / len(p)
+        moved.append(row - rate * slope)
+    return np.array(moved)
+
+
 # --- limits and closed forms ------------------------------------------------------------------------------------------
 
 
@@ -74,6 +89,92 @@ def test_exact_update_is_weighted_least_squares(block: bool) -> None:
     two = exact_by_hand(federation, one, 0.3, block)
     found = train(federation, rounds=2, alpha=0.3, update="exact", exact_block=block).rows
     assert np.allclose(found, two, atol=1e-9)
+
+
+def test_sleepers_are_heard_with_their_last_predictions() -> None:
+    """A cohort of three of six: those who sleep keep their models, and what these say counts for those who are awake."""
+    federation = clusters()
+    for models in ("linear", lambda: nn.Linear(3, 1, bias=False)):
+        rows = train(federation, models, rounds=0).rows
+        for round in (1, 2, 3):
+            exact = {"update": "exact"} if models == "linear" else {"inner_steps": 1, "optimiser": "sgd"}
+            found = train(federation, models, rounds=round, cohort=3, alpha=0.3, **exact).rows
+            awake = (found != rows).any(axis=1)
+            assert awake.sum() == 3 or (models == "linear" and round > 1)  # who hears the same again stays
+            if models == "linear":
+                np.testing.assert_allclose(found[awake], exact_by_hand(federation, rows, 0.3)[awake], atol=1e-9)
+            else:
+                np.testing.assert_allclose(found[awake], stepped_by_hand(federation, rows, 0.3)[awake], atol=1e-12)
+            np.testing.assert_array_equal(found[~awake], rows[~awake])
+            rows = found
+
+
+def test_an_estimator_hears_estimators_that_sleep() -> None:
+    federation = clusters(clients=4)
+    graph = complete(federation.names)
+    assert federation.public is not None
+    alone = train(federation, Ridge(0.1), graph=graph, alpha=0.0, rounds=0)
+    found = train(federation, Ridge(0.1), graph=graph, alpha=0.5, rounds=1, cohort=2)
+    quiet = train(federation, Ridge(0.1), graph=graph, alpha=0.5, rounds=1, cohort=2, sleepers="silent")
+    probe = np.random.default_rng(0).normal(size=(200, 3))
+    first = {name: alone.models[name] for name in federation.names}
+    awake = [n for n in federation.names if not np.array_equal(found.models[n].predict(probe), first[n].predict(probe))]
+    assert len(awake) == 2
+    for name in awake:
+        i = federation.names.index(name)
+        x, y = federation.train[i]
+        heard = [(federation.public[other], first[other]) for other in federation.names if other != name]
+        xs = np.concatenate([x, *(p for p, _ in heard)])
+        ys = np.concatenate([y.ravel(), *(model.predict(p) for p, model in heard)])
+        ws = np.concatenate([np.ones(len(x)), *(np.full(len(p), 0.5 * len(x) / len(p)) for p, _ in heard)])
+        by_hand = Ridge(0.1).fit(xs, ys, sample_weight=ws)
+        np.testing.assert_allclose(found.models[name].predict(probe), by_hand.predict(probe), atol=1e-9)
+        assert not np.allclose(quiet.models[name].predict(probe), by_hand.predict(probe))
+    sent = found.letters()["messages"].sum() - quiet.letters()["messages"].sum()
+    assert sent == 2 * 2  # two who are awake hear two who sleep
+
+
+def test_incremental_trees_keep_their_splits(tmp_path: Path) -> None:
+    """Leaves at weighted means of what falls into them, round by round, by a loop over leaves; splits of the tree alone."""
+    federation = clusters(clients=4)
+    graph = complete(federation.names, 0.5)
+    assert federation.public is not None
+    first = train(federation, "tree:3", graph=graph, alpha=0.0, rounds=0).models
+    found = train(federation, "tree:3", graph=graph, alpha=0.7, rounds=3, trees="leaves", out=tmp_path / "run")
+    said = {name: first[name].predict(federation.public[name]) for name in federation.names}
+    value: dict[str, dict[int, float]] = {}
+    for _ in range(3):
+        value = {}
+        for i, name in enumerate(federation.names):
+            x, y = federation.train[i]
+            own: dict[int, float] = {}
+            for leaf in np.unique(first[name].apply(x)):
+                inside = first[name].apply(x) == leaf
+                top, bottom = float(y.ravel()[inside].sum()), float(inside.sum())
+                for other in federation.names:
+                    if other != name:
+                        p = federation.public[other]
+                        hit = first[name].apply(p) == leaf
+                        each = 0.7 * 0.5 * len(x) / len(p)
+                        top, bottom = top + each * said[other][hit].sum(), bottom + each * hit.sum()
+                own[int(leaf)] = top / bottom
+            value[name] = own
+        said = {
+            name: np.array([value[name][leaf] for leaf in first[name].apply(federation.public[name])])
+            for name in federation.names
+        }
+    for name in federation.names:
+        np.testing.assert_array_equal(found.models[name].tree_.threshold, first[name].tree_.threshold)
+        for leaf, number in value[name].items():
+            assert found.models[name].tree_.value[leaf, 0, 0] == pytest.approx(number, abs=1e-9)
+    objective = [record["log"]["objective"] for record in found.history if "objective" in record["log"]]
+    assert objective == sorted(objective, reverse=True)
+    later = fedkin.resume(tmp_path / "run", federation, "tree:3", rounds=5)
+    straight = train(federation, "tree:3", graph=graph, alpha=0.7, rounds=5, trees="leaves")
+    for name in federation.names:
+        np.testing.assert_array_equal(later.models[name].tree_.value, straight.models[name].tree_.value)
+    with pytest.raises(FedkinError, match=r"client 'node-00': trees = 'leaves' moves .* not of RandomForestRegressor"):
+        train(federation, "forest:3", graph=graph, trees="leaves")
 
 
 def test_linear_estimators_agree_with_the_closed_form() -> None:

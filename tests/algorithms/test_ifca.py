@@ -69,9 +69,12 @@ def test_one_model_is_fedavg(federation: Any, build: Any, run: Any, model: str) 
     assert not torch.allclose(uneven.state.rows, average.state.rows, atol=1e-6)
 
 
-def test_gradient_averaging_is_a_step_along_the_mean_gradient(federation: Any, run: Any, plain: Any) -> None:
-    """With batches of all samples: θ_j − γ mean ∇f_k(θ_j), by autograd."""
-    method = IFCA(lr=0.3, batch_size=100, clusters=2, average="gradient", epochs=7, momentum=0.5)
+@pytest.mark.parametrize("weights", ["equal", "size"])
+def test_gradients_are_averaged_over_all_who_took_part(federation: Any, run: Any, plain: Any, weights: Any) -> None:
+    """With batches of all samples: θ_j − γ Σ_{k in j} n_k ∇f_k(θ_j) / Σ_S n, by autograd; n = 1 for equal weights."""
+    how = {"lr": 0.3, "batch_size": 100, "clusters": 2, "average": "gradient", "epochs": 7, "momentum": 0.5}
+    method = IFCA(**how, weights=weights)
+    counts = plain.sizes if weights == "size" else plain.sizes * 0 + 1
     start = run(federation, "mlp:4", method, rounds=0).state.arrays["models"][0]
     done = run(federation, "mlp:4", method, rounds=1)
     chosen = [min(range(2), key=lambda j: loss(plain, start[j], k)) for k in range(4)]
@@ -80,8 +83,9 @@ def test_gradient_averaging_is_a_step_along_the_mean_gradient(federation: Any, r
         for k in range(4):
             if chosen[k] == j:
                 x, y = federation.train[k]
-                slopes.append(plain.gradient(start[j], torch.as_tensor(x, dtype=torch.float64), torch.as_tensor(y)))
-        expected = start[j] - 0.3 * torch.stack(slopes).mean(dim=0) if slopes else start[j]
+                slope = plain.gradient(start[j], torch.as_tensor(x, dtype=torch.float64), torch.as_tensor(y))
+                slopes.append(counts[k] * slope)
+        expected = start[j] - 0.3 * sum(slopes) / counts.sum() if slopes else start[j]
         assert torch.allclose(done.state.arrays["models"][0, j], expected, atol=1e-12)
 
 

@@ -11,9 +11,12 @@ from fedkin.algorithms.perfedavg import PerFedAvg
 SETTINGS = {"lr": 0.1, "batch_size": 6}
 
 
-@pytest.mark.parametrize("hessian_free", [False, True])
-def test_two_rounds_of_the_plain_loop(federation: Any, plain: Any, run: Any, models: Any, hessian_free: bool) -> None:
-    method = PerFedAvg(**SETTINGS, alpha=0.2, hessian_free=hessian_free)
+@pytest.mark.parametrize(("hessian_free", "weights"), [(False, "equal"), (False, "size"), (True, "equal")])
+def test_two_rounds_of_the_plain_loop(
+    federation: Any, plain: Any, run: Any, models: Any, hessian_free: bool, weights: Any
+) -> None:
+    method = PerFedAvg(**SETTINGS, alpha=0.2, hessian_free=hessian_free, weights=weights)
+    counts = plain.sizes if weights == "size" else plain.sizes * 0 + 1
     done = run(federation, "mlp:4", method, cohort=3)
     w = plain.initial
     for t in (1, 2):
@@ -28,8 +31,8 @@ def test_two_rounds_of_the_plain_loop(federation: Any, plain: Any, run: Any, mod
                     hessian = torch.autograd.functional.hessian(lambda row, x=x3, y=y3: plain.loss(row, x, y), v)
                     g = g - 0.2 * hessian @ g
                 v = v - 0.1 * g
-            trained.append(v * plain.sizes[k])
-        w = sum(trained) / plain.sizes[chosen].sum()
+            trained.append(v * counts[k])
+        w = sum(trained) / counts[chosen].sum()
     assert torch.allclose(done.state.rows[0], w, atol=1e-8 if hessian_free else 1e-12)
     for k in range(len(federation)):
         x, y = plain.batches(k, method, 3)[0]
@@ -39,7 +42,7 @@ def test_two_rounds_of_the_plain_loop(federation: Any, plain: Any, run: Any, mod
 
 
 def test_no_personal_step_is_fedavg_on_the_outer_batches(federation: Any, plain: Any, run: Any, models: Any) -> None:
-    done = run(federation, "mlp:4", PerFedAvg(**SETTINGS, alpha=0, hessian_free=True), rounds=1)
+    done = run(federation, "mlp:4", PerFedAvg(**SETTINGS, alpha=0, hessian_free=True, weights="size"), rounds=1)
     trained = []
     for k in range(len(federation)):
         v = plain.initial

@@ -10,6 +10,7 @@ OTHER = {
     "tau": 3,
     "fidelity": "none",
     "bn_buffers": "average",
+    "graph_every": 1,
 }
 # In three rounds the strength has not come down to β; the rank parameters belong to the denoiser that keeps modes.
 WITH = {

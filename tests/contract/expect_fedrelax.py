@@ -20,5 +20,7 @@ SILENT = {
     "distil": "acts on trees; see tests/algorithms/test_fedrelax.py",
     "distil_weight": "acts on trees; see tests/algorithms/test_fedrelax.py",
     "distil_from": "acts on trees; see tests/algorithms/test_fedrelax.py",
+    "sleepers": "matters only when some clients do not take part; see tests/algorithms/test_fedrelax.py",
+    "trees": "acts on trees; see tests/algorithms/test_fedrelax.py",
     "unweighted": "acts on estimators without sample_weight; see tests/algorithms/test_fedrelax.py",
 }

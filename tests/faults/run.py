@@ -4,16 +4,19 @@ python -m tests.faults.run                          all of it
 python -m tests.faults.run --only kills,lies        parts of it
 python -m tests.faults.run --share 20               a twentieth of the kills, damages, inputs and lies
 python -m tests.faults.run --only inputs --seed 7   other draws; a fault is told with its number, which the seed repeats
+python -m tests.faults.run --kept FILE              finished pieces are noted; stopped and started again, it goes on with the others
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
 import multiprocessing
 import os
 import platform
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -24,11 +27,11 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import fedkin
 
-from . import accidents, campaign, lies
+from . import accidents, campaign, full_disk, killed_writers, lies
 
 KILLED = ("fedu", "fedavg", "scaffold", "ditto", "fedcedar", "fedrelax")
 LIES: dict[str, tuple[int, dict[str, str]]] = {
@@ -43,12 +46,22 @@ LIES: dict[str, tuple[int, dict[str, str]]] = {
     "fedrelax": (16, {"graph": "complete", "model": "sites"}),
 }
 """Method → each how many-th of its lies is told, and what it needs."""
+WRITERS = {"full": "each writer on a full disk", "limit": "each writer, file size limited (ulimit -f)"}
 REAL = {
     "site killed and back (real SuperLink)": "test_a_killed_site_is_named_and_rejoins_with_its_model",
     "server killed and back (real SuperLink), resumed to 1e-9": "test_a_killed_server_goes_on_after",
     "slow site (real SuperLink)": "test_a_slow_site_is_named_and_takes_part_again",
     "lying site (real SuperLink), five lies in a run": "test_a_site_that_lies_is_set_aside",
 }
+
+
+class Piece(NamedTuple):
+    """What came of a job; `seconds` are the processors', `waited` the clock's."""
+
+    tried: int
+    faults: list[str]
+    waited: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,7 @@ class Job:
     work: Callable[..., campaign.Outcome]
     arguments: tuple[Any, ...] = ()
 
-    def __call__(self) -> tuple[campaign.Outcome, float]:
+    def __call__(self) -> Piece:
         started = time.monotonic()
         with (
             tempfile.TemporaryDirectory() as folder,
@@ -71,7 +84,13 @@ class Job:
                 outcome = self.work(Path(folder), *self.arguments)
             except Exception as problem:
                 outcome = 1, [f"{self.title} {self.arguments}: {type(problem).__name__}: {problem}"]
-        return outcome, time.monotonic() - started
+        spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        seconds = sum(one.ru_utime + one.ru_stime for one in spent)
+        return Piece(*outcome, time.monotonic() - started, seconds)
+
+    @property
+    def key(self) -> str:
+        return json.dumps([self.part, self.title, self.arguments])
 
 
 def real(folder: Path, name: str) -> campaign.Outcome:
@@ -100,15 +119,18 @@ def jobs(share: int, seed: int) -> list[Job]:
     kept = None if share == 1 else max(2, 100 // share)
     for method in KILLED:
         found.append(Job("kills", "killed while writing, resumed bitwise", campaign.kills, (method, kept, seed)))
+    found.append(Job("kills", "each writer killed, goes on", killed_writers.killed_writers, (24 // share or 1, seed)))
     for method, (every, options) in LIES.items():
         told = (method, every * share, seed % every, options.get("graph"), options.get("model", "mlr"))
         found.append(Job("lies", "a lie of a site, over message bytes", lies.lies, told))
-    for piece in range(10):
-        many = 100 // share
+    for piece in range(4):  # few pieces: each starts a process of its own
+        many = 250 // share
         found.append(Job("damages", "a file of a run directory damaged", campaign.damages, (many, seed, piece * many)))
-        many = 300 // share
+        many = 750 // share
         found.append(Job("inputs", "odd inputs", campaign.inputs, (many, seed, piece * many)))
         found.append(Job("inputs", "odd inputs", campaign.fuzzed, (many, seed + piece)))
+    for how, told in WRITERS.items():
+        found.append(Job("disk", told, full_disk.all_writers, (how,)))
     for method in ("fedu", "scaffold"):
         found.append(Job("disk", "disk full, resumed bitwise", campaign.kills, (method, kept, seed, "full")))
         told = "file size limited (ulimit -f), resumed bitwise"
@@ -122,10 +144,17 @@ def jobs(share: int, seed: int) -> list[Job]:
     return found
 
 
-def row(title: str, pieces: list[tuple[campaign.Outcome, float]]) -> str:
-    tried = sum(count for (count, _), _ in pieces)
-    failed = sum(len(faults) for (_, faults), _ in pieces)
-    return f"| {title} | {tried:,} | {tried - failed:,} | {sum(seconds for _, seconds in pieces):.0f} |"
+def row(title: str, pieces: list[Piece]) -> str:
+    tried = sum(piece.tried for piece in pieces)
+    failed = sum(len(piece.faults) for piece in pieces)
+    return f"| {title} | {tried:,} | {tried - failed:,} | {sum(piece.seconds for piece in pieces):.0f} | {sum(piece.waited for piece in pieces):.0f} |"
+
+
+def noted(path: Path | None) -> dict[str, Piece]:
+    """The pieces that are finished, as a file keeps them."""
+    if path is None or not path.exists():
+        return {}
+    return {key: Piece(*told) for key, told in map(json.loads, path.read_text().splitlines())}
 
 
 def machine() -> str:
@@ -143,25 +172,32 @@ def main() -> int:
     parser.add_argument("--share", type=int, default=1, help="do only one of so many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--kept", type=Path, help="a file of finished pieces: they are not done again")
     asked = parser.parse_args()
     only = asked.only.split(",")
     if strange := set(only) - set(parts):
         parser.error(f"there is no part {', '.join(sorted(strange))}; there are {', '.join(parts)}")
     chosen, started = [job for job in jobs(asked.share, asked.seed) if job.part in only], time.monotonic()
-    found: dict[str, list[tuple[campaign.Outcome, float]]] = {job.title: [] for job in chosen}
+    found = noted(asked.kept)
     with ProcessPoolExecutor(asked.jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
-        waiting = {pool.submit(job): job for job in chosen}
+        waiting = {pool.submit(job): job for job in chosen if job.key not in found}
         for number, done in enumerate(as_completed(waiting), 1):
             job, piece = waiting[done], done.result()
-            found[job.title].append(piece)
-            (tried, faults), seconds = piece
-            said = f"[{number}/{len(chosen)}] {job.title} {job.arguments}: {tried} tried, {len(faults)} failed, {seconds:.0f} s"
-            print("\n".join([said, *faults]), file=sys.stderr, flush=True)
-    print("| fault | tried | survived | seconds |\n|---|--:|--:|--:|")
-    print("\n".join(row(title, pieces) for title, pieces in found.items()))
-    minutes = (time.monotonic() - started) / 60
-    print(f"\n{machine()}; seed {asked.seed}, {asked.jobs} processes, {minutes:.1f} minutes in all.")
-    return 1 if any(faults for pieces in found.values() for (_, faults), _ in pieces) else 0
+            found[job.key] = piece
+            if asked.kept is not None:
+                with open(asked.kept, "a") as file:
+                    file.write(f"{json.dumps([job.key, piece])}\n")
+            said = f"[{number}/{len(waiting)}] {job.title} {job.arguments}: {piece.tried} tried, {len(piece.faults)} failed, "
+            print("\n".join([f"{said}{piece.waited:.0f} s", *piece.faults]), file=sys.stderr, flush=True)
+    pieces = [(job.title, found[job.key]) for job in chosen]
+    print("| fault | tried | survived | CPU seconds | seconds by the clock |\n|---|--:|--:|--:|--:|")
+    for title in dict.fromkeys(job.title for job in chosen):
+        print(row(title, [piece for own, piece in pieces if own == title]))
+    minutes, spent = (time.monotonic() - started) / 60, sum(piece.seconds for _, piece in pieces) / 60
+    print(
+        f"\n{machine()}; seed {asked.seed}, {asked.jobs} processes; {spent:.1f} minutes of CPU, {minutes:.1f} by the clock."
+    )
+    return 1 if any(piece.faults for _, piece in pieces) else 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedkin.errors import FedkinError
 
-from . import campaign
+from . import campaign, full_disk
 
 
 def test_killed_runs_go_on_to_the_same_bits(tmp_path: Path) -> None:
@@ -35,3 +35,11 @@ def test_odd_inputs_are_taken_or_refused_in_one_line(tmp_path: Path) -> None:
 def test_odd_inputs_found_by_hypothesis(tmp_path_factory: pytest.TempPathFactory, draw: random.Random) -> None:
     with suppress(FedkinError):
         campaign.one_input(tmp_path_factory.getbasetemp(), draw)
+
+
+@pytest.mark.parametrize("name", ["graph.npz", "run with a rows file", "data cache", "deploy add", "ledger"])
+@pytest.mark.parametrize("how", list(full_disk.HOW))
+def test_writers_say_that_there_is_no_room_and_go_on_later(name: str, how: str, tmp_path: Path) -> None:
+    if how == "full" and not full_disk.may_mount(tmp_path):
+        pytest.skip("this system lets nobody mount a disk of his own")
+    assert not full_disk.writers(tmp_path, name, how, (0.0, 0.5))[1]

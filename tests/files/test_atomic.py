@@ -43,6 +43,10 @@ def test_leftovers_of_dead_writers_are_removed_and_those_of_living_ones_kept(tmp
     files.write_json(tmp_path / "a.json", {})
     assert not dead.exists()
     assert living.exists()
+    dead.write_text("half")
+    files.clean_up(tmp_path, owned=False)
+    assert not dead.exists()
+    assert living.exists()
     files.clean_up(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"a.json"}
 

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from scipy.spatial.distance import cdist
 
 from fedkin.errors import FedkinError
-from fedkin.graphs import coordinates, from_statistics, gaussian, knn
+from fedkin.graphs import build, coordinates, from_statistics, gaussian, knn
 
 RNG = np.random.default_rng(0)
 STATS = RNG.normal(size=(6, 4, 5))
@@ -133,3 +134,30 @@ def test_coordinates_are_great_circle_distances() -> None:
             coordinates(places, **bad)  # type: ignore[arg-type]
     with pytest.raises(FedkinError, match="latitude"):
         coordinates(places[:, ::-1], k=1)
+
+
+def test_divergence_of_inputs_and_of_labels_is_that_of_torch() -> None:
+    """exp(−J/median J), J from torch.distributions, feature by feature; features that never vary do not count."""
+    stats = np.abs(RNG.normal(size=(5, 4, 3))) + 0.1
+    stats[:, 1, 2] = 0  # constant everywhere
+    names, off = [f"c{k}" for k in range(5)], ~np.eye(5, dtype=bool)
+    mean, variance = stats[:, 0, :2], stats[:, 1, :2] + 1e-3 * stats[:, 1, :2].mean(axis=0)
+    normal = [torch.distributions.Normal(torch.tensor(m), torch.tensor(v).sqrt()) for m, v in zip(mean, variance)]
+    counts = RNG.integers(0, 9, (5, 4))
+    shares = [torch.distributions.Categorical(torch.tensor((c + 0.5) / (c + 0.5).sum())) for c in counts]
+    for spec, told, laws in (("kl", stats, normal), ("kl:labels", counts, shares)):
+        kl = torch.distributions.kl_divergence
+        apart = np.array([[float((kl(a, b) + kl(b, a)).mean()) / 2 for b in laws] for a in laws])
+        found = build(spec, names, lambda what, told=told: told).adjacency.toarray()
+        np.testing.assert_allclose(found, np.exp(-apart / np.median(apart[off])) * off, rtol=1e-9, atol=1e-12)
+
+
+def test_correlation_is_pearsons_where_it_is_positive() -> None:
+    stats = RNG.normal(size=(6, 4, 7))
+    found = build("correlation", [f"c{k}" for k in range(6)], lambda what: stats).adjacency.toarray()
+    expected = np.corrcoef(stats[:, 0]).clip(0) * (1 - np.eye(6))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    stats[0, 0] = 3.0  # a constant vector correlates with nothing
+    assert not build("correlation", [f"c{k}" for k in range(6)], lambda what: stats).adjacency[0].toarray().any()
+    with pytest.raises(FedkinError, match="takes no option"):
+        build("kl:moments", ["a", "b"], lambda what: stats[:2])

@@ -8,6 +8,7 @@ from torch import nn
 
 from fedkin.algorithms.feddbe import drift
 from fedkin.algorithms.fedproto import distance
+from fedkin.local.batches import Batch
 from fedkin.local.features import guided_loss, misalignment
 from fedkin.local.kernels import choose
 from fedkin.local.kernels.linear import LinearKernel
@@ -44,14 +45,14 @@ def test_the_chain_with_a_penalty_is_the_vmapped_program(task: Task, penalty: Pe
     y = torch.randint(3, (3, 8)) if task is CLASSES else torch.randn(3, 8, 3, dtype=torch.float64)
     weight = torch.rand(3, 8, dtype=torch.float64)
     weight = weight / weight.sum(dim=1, keepdim=True)
-    more = (guides, weight) if weighed else (guides,)
+    batch = Batch(x, y, weight, (guides, weight) if weighed else (guides,))
     linear = choice.make()
     assert isinstance(linear, LinearKernel)
     fast = TappedKernel(linear, 2, 0.7, penalty)
     slow = choice.variant(tapped, guided_loss(loss_of(task), 3, 0.7, penalty))
     found, expected = torch.empty_like(rows), torch.empty_like(rows)
-    losses = fast.gradient(rows, x, y, weight, found, None, *more)
-    wanted = slow.gradient(rows, x, y, weight, expected, None, *more)
+    losses = fast.gradient(rows, batch, found)
+    wanted = slow.gradient(rows, batch, expected)
     torch.testing.assert_close(losses, wanted, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(fast.outputs(rows, x), slow.outputs(rows, x), rtol=1e-12, atol=1e-12)

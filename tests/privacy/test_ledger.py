@@ -19,6 +19,7 @@ from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.privacy.accounting import cost_of_steps, epsilon_of
 from fedkin.privacy.ledger import LEDGER, BudgetSpent, Charge, Ledger
+from fedkin.run.callbacks import Callback
 
 PRIVACY: dict[str, Any] = {"level": "sample", "epsilon": 6.0, "delta": 1e-5, "clip": 1.0}
 CRASH = Path(__file__).parents[1] / "faults"
@@ -99,6 +100,29 @@ def test_a_run_stops_at_its_budget_and_others_on_the_same_data_go_on_counting(tm
         train(digits(), "mlr", "fedu", graph="complete", rounds=3, privacy=shared)
     more = train(digits(), "mlr", "fedavg", rounds=2, privacy={**shared, "epsilon": 9.0, "noise": 3.0})
     assert float(more.extras["epsilon"].min()) > float(result.extras["epsilon"].min())
+
+
+class PressCtrlC(Callback):
+    """Interrupts a run after its first round, as a person would."""
+
+    def on_round(self, run: Any, record: Any) -> None:
+        if record["round"] == 1 and run.options.rounds > 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("level", ["sample", "client"])
+def test_an_interrupted_run_keeps_its_budget_for_the_rounds_that_are_left(level: str, tmp_path: Path) -> None:
+    """Resumed it has paid for its rounds and one test of trained models, no more than a run in one go."""
+    how: dict[str, Any] = {"rounds": 3, "privacy": {**PRIVACY, "level": level, "delta": 1e-5}}
+    train(digits(), "mlr", "fedavg", out=tmp_path / "whole", **how)
+    part = train(digits(), "mlr", "fedavg", out=tmp_path / "part", callbacks=[PressCtrlC()], **how)
+    assert not part.facts["finished"]
+    if level == "sample":
+        assert part.metrics["post"] == part.metrics["pre"]
+    resumed = resume(tmp_path / "part", digits())
+    assert len(resumed.history) == 3
+    for client in digits().names:
+        assert steps_in(tmp_path / "part" / LEDGER, client) == steps_in(tmp_path / "whole" / LEDGER, client)
 
 
 def test_clients_without_budget_sit_out_and_the_others_go_on() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedkin import algorithms, data, train
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
+from fedkin.local.batches import Batch
 from fedkin.local.kernels import choose_kernel
 from fedkin.local.kernels.clipping import ClippingKernel, clipping_kernel
 from fedkin.local.kernels.per_sample import PerSampleKernel
@@ -189,10 +190,10 @@ def test_noise_has_the_size_that_is_accounted_for() -> None:
     size = len(training.sizes) and int(training.sizes[1])
     kernel = training.kernel(np.array([1]))
     width, drawn = held.spec.layout.n_parameters, []
-    x, y = torch.zeros((1, 1, 5), dtype=torch.float64), torch.zeros((1, 1), dtype=torch.int64)
+    x, y, none = torch.zeros((1, 1, 5)).double(), torch.zeros((1, 1), dtype=torch.int64), torch.zeros((1, 1)).double()
     while len(drawn) * width < 10_000:
         out = torch.zeros((1, width), dtype=torch.float64)
-        kernel.gradient(held.spec.initial_row(Streams(0))[None], x, y, torch.zeros((1, 1), dtype=torch.float64), out)
+        kernel.gradient(held.spec.initial_row(Streams(0))[None], Batch(x, y, none), out)
         drawn.append(out[0])
     values = torch.cat(drawn).numpy()[:10_000]
     due = 1.5 * 0.5 / (training.rates[1] * size)  # σC / (q n)
@@ -356,3 +357,11 @@ def test_choice_of_the_private_kernel() -> None:
     assert isinstance(training.kernel(np.array([0])), PrivateKernel)
     assert training.kernel(np.array([0])).fuses
     assert choose_kernel(held.spec, held.task).name == "linear"
+
+
+@pytest.mark.parametrize("option", [{"augment": "mixup:0.2"}, {"precision": "bfloat16-mixed"}])
+def test_augmentation_and_other_precisions_are_refused(option: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    sites = {f"c{k}": (rng.normal(size=(20, 3)), rng.integers(0, 2, 20)) for k in range(3)}
+    with pytest.raises(FedkinError, match="private training"):
+        train(Federation.from_arrays(sites), "mlr", "fedavg", rounds=1, privacy={"epsilon": 4, "delta": 1e-5}, **option)

@@ -71,13 +71,18 @@ def test_the_server_of_aligned_fedska_solves_for_every_single_label() -> None:
 PAGE = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
 SEES_ALL = (
     "afl", "apfl", "cfl", "ditto", "fedala", "fedamp", "fedavg", "fedavgft", "fedbn", "fedcedar", "fedfomo", "fedpnp",
-    "fedprox", "fedrod", "fedsem", "fedu", "kin", "lgfedavg", "mocha", "mrmtl", "networklasso", "perfedavg", "pfedgraph",
-    "pfedme", "scaffold", "sfl",
+    "fedprox", "fedrod", "fedsem", "fedu", "kin", "lgfedavg", "mocha", "mrmtl", "networklasso", "oracle", "perfedavg",
+    "pfedbayes", "pfedgraph", "pfedme", "scaffold", "sfl",
 )  # fmt: skip
 SEES_THE_BODY = ("fedbabu", "feddbe", "fedper", "fedrep", "fedska", "knnper")
 SEES_NO_WEIGHT = ("dfedu", "local")
-REASONED = ("fedrelax", "fedproto", "global", "ifca", "oracle", "pfedbayes")
-"""No attack on what the server hears in training here: there are others (fedrelax, fedproto), or the page says that it reasons."""
+ELSEWHERE = ("fedrelax", "fedproto", "global", "ifca")
+"""Other attacks, below; Global has all samples by definition."""
+OWN: dict[str, dict[str, Any]] = {
+    "oracle": {"clusters": [0, 0, 1, 1]},
+    "pfedbayes": {"optimiser": "sgd", "inner_steps": 1},
+    "ifca": {"clusters": 2},
+}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +98,7 @@ def clinics() -> Federation:
 
 def moved(federation: Federation, name: str, model: str) -> tuple[list[nn.Linear], torch.Tensor]:
     """How far the first client's layers moved in a step of training, as the server sees it: what is private is 0."""
-    given = {"lr": 0.1, "epochs": 1}
+    given = {"lr": 0.1, "epochs": 1, **OWN.get(name, {})}
     known = {key: value for key, value in given.items() if key in algorithms.get(name).model_fields}
     run, heard = overheard(federation, model, algorithms.make(name, known))
     asked, replies = next((q, r) for _, q, r in heard if "rows" in q and "rows" in r.arrays)
@@ -109,6 +114,18 @@ def moved(federation: Federation, name: str, model: str) -> tuple[list[nn.Linear
 def test_the_server_reads_a_lone_sample_and_its_label_from_the_row(name: str, clinics: Federation) -> None:
     """ΔW = −γ(p − e_y)xᵀ and Δb = −γ(p − e_y): the label has the only positive Δb, and x is ΔW_y/Δb_y."""
     (layer,), _ = moved(clinics, name, "mlr")
+    label = int(layer.bias.argmax())
+    assert label == clinics.train[0][1][0]
+    assert np.allclose((layer.weight[label] / layer.bias[label]).detach(), clinics.train[0][0][0], atol=1e-6)
+
+
+def test_the_server_of_ifca_reads_a_lone_sample_from_the_row_and_the_choice(clinics: Federation) -> None:
+    """It knows from which of its models the client began, for the client says so."""
+    run, heard = overheard(clinics, "mlr", algorithms.make("ifca", {"lr": 0.1, "epochs": 1, **OWN["ifca"]}))
+    asked, replies = next((q, r) for task, q, r in heard if task == "ifca")
+    place = replies.ids.tolist().index(0)
+    change = replies["rows"][place] - asked["models"][int(replies["choice"][place])]
+    (layer,) = (m for m in run.setting.spec.module(change).modules() if isinstance(m, nn.Linear))
     label = int(layer.bias.argmax())
     assert label == clinics.train[0][1][0]
     assert np.allclose((layer.weight[label] / layer.bias[label]).detach(), clinics.train[0][0][0], atol=1e-6)
@@ -140,10 +157,12 @@ def test_statistics_of_one_sample_are_the_sample(clinics: Federation) -> None:
 
 
 def test_the_page_speaks_of_every_method_and_says_what_is_shown() -> None:
-    assert sorted((*SEES_ALL, *SEES_THE_BODY, *SEES_NO_WEIGHT, *REASONED)) == sorted(algorithms.names())
-    shown = {name for line in PAGE.splitlines() if line.endswith("| test |") for name in re.findall(r"`(\w+)`", line)}
-    assert {*SEES_ALL, *SEES_THE_BODY, *SEES_NO_WEIGHT, "fedrelax", "fedproto"} <= shown
-    assert [name for name in algorithms.names() if f"`{name}`" not in PAGE] == []
+    assert sorted((*SEES_ALL, *SEES_THE_BODY, *SEES_NO_WEIGHT, *ELSEWHERE)) == sorted(algorithms.names())
+    table = [line.split("|")[1:6] for line in PAGE.splitlines() if line.startswith("| `") and line.count("|") == 6]
+    listed = [name for cells in table for name in re.findall(r"`(\w+)`", cells[0])]
+    assert sorted(set(listed)) == sorted(algorithms.names())
+    shown = {cells[3].strip() for cells in table if "`global`" not in cells[0]}
+    assert shown == {"test"}
 
 
 def test_a_neighbour_copies_a_linear_model_of_fedrelax_from_its_predictions() -> None:

@@ -245,7 +245,7 @@ def test_a_client_that_diverges_is_set_aside_and_named(federation: Federation) -
     x[federation.train.offsets[2] : federation.train.offsets[3]] *= 1e30
     from dataclasses import replace
 
-    sick = replace(federation, train=replace(federation.train, x=x))
+    sick = replace(federation, train=replace(federation.train, stored=x))
     result = fedkin.train(sick, "mlp", FedAvg(lr=1.0), rounds=2)
     assert set(result.history[0]["log"]["failed"]) == {"site-2"}
     assert "diverged" in result.history[0]["log"]["failed"]["site-2"]

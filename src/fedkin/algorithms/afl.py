@@ -47,12 +47,12 @@ class AFL(Algorithm):
         return LocalWork(f"{__name__}:afl")
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
-        mixture, ids = state.arrays["mixture"], torch.from_numpy(replies.ids)
+        mixture, ids = state.arrays["mixture"], torch.as_tensor(replies.ids)
         if mixture[ids].sum() > 0:  # else nobody who answered has a say: the model stays
-            state = mix(state, replies, Average(mixture.numpy(), replies.ids))
+            state = mix(state, replies, Average(mixture.cpu().numpy(), replies.ids))
         ascended = mixture.clone()
         ascended[ids] += self.gamma_lambda * replies["risk"]
-        projected = torch.from_numpy(project_to_simplex(ascended.numpy()))
+        projected = torch.as_tensor(project_to_simplex(ascended.cpu().numpy()))
         past, t = state.arrays["average"], state.round + 1
         mean = past + (state.rows[0] - past) / t if t > 1 else state.rows[0].clone()
         state = state.with_log(largest_weight=float(projected.max()))

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin.algorithm import Deploys, LocalWork, Setting, State
-from fedkin.algorithms.fedavg import FedAvg
+from fedkin.algorithms.fedavg import Counting, FedAvg, counted
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
@@ -25,8 +25,11 @@ class APFL(FedAvg):
         v_k ← v_k − γ α_k ∇f_k(v̄_k; b)                          the gradient of f_k(v̄_k) with respect to v_k
         α_k ← clip(α_k − γ ⟨v_k − w_k, ∇f_k(v̄_k; b)⟩, 0, 1)     in the first step of a round, if `adaptive`
 
+        w ← mean_S(w_k)                                          clients count alike; `weights="size"`: by samples
+
     All three move at once, from the values before the step. v_k (starting at the common initial weights) and α_k live
-    with the client. With `adaptive=False`, α = 0 deploys FedAvg's model after local training and α = 1 is Local.
+    with the client. With `adaptive=False`, α = 0 deploys the model of FedAvg (with `weights="size"`)
+    after local training, and α = 1 is Local.
 
     Reference: Deng et al., Adaptive Personalized Federated Learning, 2020.
     """
@@ -37,6 +40,10 @@ class APFL(FedAvg):
 
     alpha: float = Field(0.5, ge=0, le=1, description="share α of the client's own model, at the start")
     adaptive: bool = Field(True, description="let every client learn its α")
+    weights: Counting = Field("equal", description="clients count alike in the average, as in the paper, or by samples")
+
+    def counts(self, setting: Setting) -> np.ndarray:
+        return counted(self.weights, setting)
 
     def planned(self, rounds: int) -> Planned:
         """A batch is asked for two gradients."""

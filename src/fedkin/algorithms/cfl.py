@@ -49,7 +49,7 @@ class CFL(Algorithm):
         return super().start(setting).with_arrays(cluster=torch.zeros(len(setting), dtype=torch.int64))
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
-        trained, cluster = place(state.rows, replies), state.arrays["cluster"].numpy()
+        trained, cluster = place(state.rows, replies), state.arrays["cluster"].cpu().numpy()
         moved = (trained - state.rows)[:, : setting.spec.layout.n_parameters].double()
         averaged = mix(state, replies, ClusterAverage(setting.sizes, cluster, replies.ids), trained=trained)
         lengths: dict[str, list[float]] = {"mean_update": [], "longest_update": []}
@@ -59,7 +59,7 @@ class CFL(Algorithm):
             present = members[np.isin(members, replies.ids)]
             if not len(present):
                 continue
-            share = torch.from_numpy(setting.sizes[present] / setting.sizes[present].sum())
+            share = torch.as_tensor(setting.sizes[present] / setting.sizes[present].sum())
             settled = float((share @ moved[present]).norm())
             longest = float(moved[present].norm(dim=1).max())
             lengths["mean_update"].append(settled)
@@ -72,7 +72,7 @@ class CFL(Algorithm):
         log = {**lengths, "cluster_sizes": np.bincount(parts).tolist()}
         if "cluster" in setting.truth and len(setting) > 1:
             log["rand_index"] = rand_index(parts, setting.truth["cluster"])
-        return averaged.with_arrays(cluster=torch.from_numpy(parts)).with_log(**log)
+        return averaged.with_arrays(cluster=torch.as_tensor(parts)).with_log(**log)
 
 
 def bipartition(moved: Tensor) -> np.ndarray:
@@ -81,7 +81,7 @@ def bipartition(moved: Tensor) -> np.ndarray:
     from scipy.spatial.distance import squareform
 
     way = torch.nn.functional.normalize(moved, dim=1, eps=1e-12)
-    apart = (1 - way @ way.T).clamp(min=0).numpy()
+    apart = (1 - way @ way.T).clamp(min=0).cpu().numpy()
     np.fill_diagonal(apart, 0)
     tree = linkage(squareform(apart, checks=False), method="single")
     codes = np.asarray(fcluster(tree, 2, criterion="maxclust"))

@@ -71,7 +71,7 @@ class DFedU(LaplacianRegularised):
 
     def _counted(self, state: State, replies: Replies, setting: Setting) -> State:
         """Add this round's messages and bytes to those of every edge, and log their sums."""
-        letters = torch.from_numpy(replies.letters)
+        letters = torch.as_tensor(replies.letters)
         size = setting.spec.layout.width * setting.spec.dtype.itemsize
         sent = torch.stack([letters, letters * size], dim=1)
         messages, size = sent.sum(dim=0).tolist()
@@ -113,10 +113,10 @@ def guarded_pull(shard: Shard, request: Request, own: Tensor, step: float, robus
     if mail is None or not mail.senders:
         return own
     values = torch.cat([own[None], mail.letters.to(own.dtype)])
-    pull = torch.from_numpy(step * mail.links.toarray()[0])
+    pull = torch.as_tensor(step * mail.links.toarray()[0])
     if parsed(robust)[0] == EVIDENCE:
         tried = replace(request, per_client={"models": values[None, 1:]})
         losses, noise = judged_losses(losses_of(shard, shard.train, k, tried_models(shard, tried)[0]))
-        pull = pull * torch.from_numpy(trust_in(losses.numpy(), float(noise), parsed(robust)[1] or 0.0))
+        pull = pull * torch.as_tensor(trust_in(losses.cpu().numpy(), float(noise), parsed(robust)[1] or 0.0))
     weights = torch.cat([1 - pull.sum()[None], pull])
     return rule_for_letters(robust)(values, weights, 0)[0]

@@ -66,7 +66,7 @@ def mix_and_train(shard: Shard, request: Request, rows: Tensor, counters: Tensor
     own = shard.private("ala_model", lambda: shard.spec.initial_row(shard.streams))[ids]
     weights = shard.private("ala_weights", lambda: torch.ones(int(mixed.sum()), dtype=rows.dtype))[ids]
     times = shard.private("ala_times", lambda: torch.zeros((), dtype=torch.int64))[ids]
-    passes = torch.where(times == 0, 0, torch.where(times == 1, shared["first_passes"], 1)).numpy()
+    passes = torch.where(times == 0, 0, torch.where(times == 1, shared["first_passes"], 1)).cpu().numpy()
     settings = Sgd(**shared["sgd"])
     per_epoch = -(-shard.train.sizes[ids] // settings.batch_size)
     limit = np.ceil(shared["share"] * per_epoch)
@@ -78,10 +78,11 @@ def mix_and_train(shard: Shard, request: Request, rows: Tensor, counters: Tensor
         columns = mixed.nonzero()[:, 0]
         slopes = torch.empty_like(chunk.weights, memory_format=torch.contiguous_format)
         chunk.rows[:, columns] = last + way * learned
-        for step, (a, x, y, share) in enumerate(chunk.batches()):
+        for step, batch in enumerate(chunk.batches()):
+            a = batch.active
             number, within = np.divmod(step, per_epoch[place[:a]])
-            on = torch.from_numpy((number < passes[place[:a]]) & (within < limit[place[:a]]))[:, None]
-            chunk.kernel.gradient(chunk.rows[:a], x, y, share, slopes[:a])
+            on = torch.as_tensor((number < passes[place[:a]]) & (within < limit[place[:a]]))[:, None]
+            chunk.kernel.gradient(chunk.rows[:a], batch, slopes[:a])
             moved = (learned[:a] - shared["eta"] * slopes[:a, columns] * way[:a]).clamp(0, 1)
             learned[:a] = torch.where(on, moved, learned[:a])
             chunk.rows[:a, columns] = last[:a] + way[:a] * learned[:a]

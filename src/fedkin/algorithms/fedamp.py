@@ -45,7 +45,7 @@ class FedAMP(Algorithm):
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
         trained = place(state.rows, replies)
-        weights = trained[torch.from_numpy(replies.ids), : setting.spec.layout.n_parameters]
+        weights = trained[torch.as_tensor(replies.ids), : setting.spec.layout.n_parameters]
         attention = attend(weights, self.alpha, self.sigma)
         state = state.with_log(own_weight=float(attention.diagonal().mean()))
         return mix(state, replies, Mixing(attention, len(setting), replies.ids), trained=trained)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -13,6 +14,14 @@ from fedkin.clients import Replies
 from fedkin.couplings import Average
 from fedkin.couplings.server_step import ServerOptimiser, server_step
 from fedkin.privacy.settings import Level
+
+Counting = Literal["equal", "size"]
+"""How clients count in an average: alike, or by their numbers of samples."""
+
+
+def counted(weights: Counting, setting: Setting) -> np.ndarray:
+    """How much each client counts, (K,)."""
+    return np.ones(len(setting)) if weights == "equal" else setting.sizes
 
 
 class FedAvg(Algorithm):
@@ -51,10 +60,14 @@ class FedAvg(Algorithm):
         zeros = torch.zeros(setting.spec.layout.n_parameters, dtype=setting.spec.dtype)
         return state.with_arrays(server_mean=zeros, server_square=zeros.clone())
 
+    def counts(self, setting: Setting) -> np.ndarray:
+        """How much each client counts in the average, (K,)."""
+        return setting.sizes
+
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
         private = self.private(setting)
         columns = setting.shared_columns(private) if private else None
-        averaged = mix(state, replies, Average(setting.sizes, replies.ids), columns)
+        averaged = mix(state, replies, Average(self.counts(setting), replies.ids), columns)
         return averaged if self.averages_plainly else self._stepped(state, averaged, columns)
 
     def _stepped(self, state: State, averaged: State, columns: Tensor | None) -> State:

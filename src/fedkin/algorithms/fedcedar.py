@@ -128,8 +128,8 @@ class FedCedar(Algorithm):
         average = torch.as_tensor(averaging(labels), dtype=weights.dtype)
         state, names = self._name(state, ids, average @ weights)
         cluster = state.arrays["cluster"].clone()
-        cluster[ids] = torch.from_numpy(names[labels])
-        hand_back = np.where(active | self.memory, handed_back(names, cluster.numpy()), MEAN)
+        cluster[ids] = torch.as_tensor(names[labels])
+        hand_back = np.where(active | self.memory, handed_back(names, cluster.cpu().numpy()), MEAN)
         if self.ablation == "as3":
             hand_back = np.full_like(hand_back, MEAN)
         relation = self._relation(average, weights, state.rows[ids, :n])
@@ -138,7 +138,7 @@ class FedCedar(Algorithm):
         state = state.with_log(**self._report(state, coupling, names, setting))
         source = np.where(active, OWN_CLUSTER, REMEMBERED)
         source[hand_back == MEAN] = MEAN_OF_CLUSTERS
-        state = state.with_arrays(cluster=cluster, source=torch.from_numpy(source))
+        state = state.with_arrays(cluster=cluster, source=torch.as_tensor(source))
         return mix(state, replies, coupling, trained=trained)
 
     def _assign(self, weights: Tensor, seed: int) -> np.ndarray:
@@ -189,7 +189,7 @@ class FedCedar(Algorithm):
         groups = self.known_groups(setting)
         if groups is not None and len(ids) > 1 and self.ablation != "as1":
             report["rand_index"] = rand_index(labels, groups[ids])
-        source = state.arrays["source"].numpy()[ids]
+        source = state.arrays["source"].cpu().numpy()[ids]
         by_source = {"condition_1": OWN_CLUSTER, "condition_2": MEAN_OF_CLUSTERS, "remembered": REMEMBERED}
         report |= {key: int((source == code).sum()) for key, code in by_source.items()}
         if len(setting) <= NAMED:

@@ -62,7 +62,7 @@ class FedDBE(FedAvg):
         coupled = super().couple(state, replies, setting)
         if "common_mean" in state.arrays:
             return coupled
-        share = torch.from_numpy(setting.sizes[replies.ids] / setting.sizes[replies.ids].sum())
+        share = torch.as_tensor(setting.sizes[replies.ids] / setting.sizes[replies.ids].sum())
         return coupled.with_arrays(common_mean=share.to(setting.spec.dtype) @ replies["mean_feature"])
 
 
@@ -96,13 +96,14 @@ def train_unbiased(shard: Shard, request: Request, rows: Tensor, counters: Tenso
         kernel = tap.kernels.get()
         kernel.noise = chunk.kernel.noise
         try:
-            for a, x, y, share in chunk.batches():
+            for batch in chunk.batches():
+                a = batch.active
                 there, g = chunk.rows[:a], slopes[:a]
                 biases = there[:, head.biases].clone()
                 there[:, head.biases] += raised(there, own[:a])
                 counted = None if chunk.counters is None else chunk.counters[:a]
-                goals = goal.expand(a, x.shape[1], -1)
-                total[:a] += kernel.gradient(there, x, y, share, g, counted, goals, share)
+                goals = goal.expand(*batch.weight.shape, -1)
+                total[:a] += kernel.gradient(there, batch._replace(more=(goals, batch.weight)), g, counted)
                 there[:, head.biases] = biases
                 # With c' = c + Wb: ∂/∂W gains (∂/∂c') bᵀ, ∂/∂b = Wᵀ ∂/∂c'.
                 outer = g[:, head.biases]

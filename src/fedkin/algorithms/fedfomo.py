@@ -34,8 +34,8 @@ class FedFomo(Algorithm):
     tells their losses. M = 0 is Local, except that a client whose training raised its loss goes back. A choice where
     descriptions differ: w_i is the model before training, and the client's own new model is a candidate (j = i).
 
-    PFLlib measures L_i on the batches of the last training instead of validation samples, and takes the old training loss
-    for L_i(w_i).
+    PFLlib first measured L_i on the batches of the last training; since then it holds out the last fifth of the training
+    samples. Its w_i is the model before training too.
 
     Reference: Zhang, Sapra, Fidler, Yeung and Alvarez, Personalized Federated Learning with First Order Model
     Optimization, 2021.
@@ -66,7 +66,7 @@ class FedFomo(Algorithm):
         """The models of those who answered, each moved along those that help it."""
         ids, n = replies.ids, setting.spec.layout.n_parameters
         trained, likes = place(state.rows, replies), state.arrays["likes"].clone()
-        chosen = self.candidates(likes.numpy(), ids, state.round + 1, setting)
+        chosen = self.candidates(likes.cpu().numpy(), ids, state.round + 1, setting)
         weights = np.zeros((len(ids), len(ids)))
         for some in in_pieces(len(ids), chosen.shape[1] * trained.shape[1] * trained.element_size()):
             tried = {"models": trained[ids[chosen[some]]]}
@@ -75,12 +75,12 @@ class FedFomo(Algorithm):
                 compared = np.concatenate([[i], chosen[i]])
                 way = (trained[ids[compared], :n] - state.rows[ids[i], :n]).norm(dim=1).double()
                 gain = replies["before"][i] - torch.cat([replies["after"][i : i + 1], losses])
-                weights[i, compared] = (gain / way.clamp(min=1e-12)).clamp(min=0).numpy()
+                weights[i, compared] = (gain / way.clamp(min=1e-12)).clamp(min=0).cpu().numpy()
         total = weights.sum(axis=1, keepdims=True)
         stuck = total[:, 0] == 0
         weights = np.where(total > 0, weights / np.where(total > 0, total, 1), np.eye(len(ids)))
-        likes[ids[:, None], ids[None, :]] += torch.from_numpy(np.where(stuck[:, None], 0, weights))
-        back = torch.from_numpy(ids[stuck])
+        likes[ids[:, None], ids[None, :]] += torch.as_tensor(np.where(stuck[:, None], 0, weights))
+        back = torch.as_tensor(ids[stuck])
         before = state.rows[back]
         state = state.with_log(own_weight=float(weights.diagonal().mean())).with_arrays(likes=likes)
         state = mix(state, replies, Mixing(weights, len(setting), ids), trained=trained)

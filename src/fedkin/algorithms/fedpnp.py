@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field, ValidationInfo, field_validator, model_validator
+from torch import Tensor
 
 from fedkin.algorithm import Algorithm, Deploys, LocalWork, Setting, State, mix, place
 from fedkin.clients import Replies
@@ -17,7 +20,11 @@ from fedkin.couplings.filters import Fidelity
 from fedkin.couplings.plug import ITERATIVE, refuse_unknown
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
+from fedkin.graphs.similarity import from_models
 from fedkin.privacy.settings import Level
+
+MOST_PAIRED = 3_000
+"""So many clients can have all their pairs of models compared."""
 
 
 class FedPnP(Algorithm):
@@ -43,6 +50,7 @@ class FedPnP(Algorithm):
     along_edges: ClassVar[bool] = True
     deploys: ClassVar[Deploys] = "validated"
     graph_spec: ClassVar[str | None] = "statistics"
+    keeps: ClassVar[tuple[str, ...]] = ("learned_graph",)
 
     mu: float = Field(0.2, ge=0, allow_inf_nan=False, description="strength μ of the pull to the client's row of Ψ")
     denoiser: str | Callable[..., Any] = Field(
@@ -74,6 +82,18 @@ class FedPnP(Algorithm):
     bn_buffers: Literal["filter", "local", "average"] = Field(
         "filter", description="batch-norm running statistics: filtered like parameters, kept by each client, averaged"
     )
+
+    graph_every: int | None = Field(
+        None, ge=1, description="make the graph anew from the clients' models every so many rounds (default: never)"
+    )
+
+    @model_validator(mode="after")
+    def _models_told(self) -> FedPnP:
+        if self.graph_every and self.privacy is not None and self.privacy.level == "client":
+            raise ValueError(
+                "a graph made from models tells who is alike, without noise: leave out graph_every, or privacy"
+            )
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -118,6 +138,8 @@ class FedPnP(Algorithm):
 
     def check(self, setting: Setting) -> None:
         clients, graph = len(setting), setting.needs_graph(self.name)
+        if self.graph_every and clients > MOST_PAIRED:
+            raise FedkinError(f"fedpnp: graph_every compares all pairs of clients; leave it out above {MOST_PAIRED:,}")
         if self.tau is not None and self.tau > clients:
             raise FedkinError(f"fedpnp: tau = {self.tau} is not allowed: it must be from 1 to {clients} (the clients)")
         if callable(self.schedule):
@@ -155,15 +177,16 @@ class FedPnP(Algorithm):
         return LocalWork(shared={"mu": self.mu})
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
-        graph, layout = setting.needs_graph(self.name), setting.spec.layout
-        strength = self.strength(state.round + 1, setting.rounds)
+        layout, strength = setting.spec.layout, self.strength(state.round + 1, setting.rounds)
+        running = layout.mask(_running_statistics(setting))
+        filtered = None if self.bn_buffers == "filter" or not running.any() else ~running
+        trained = place(state.rows, replies, filtered)
+        state = self._relearned(state, trained[:, : layout.n_parameters], setting)
+        graph = self._linked(state, setting)
         step = _server_step if isinstance(self.denoiser, Hashable) else _server_step.__wrapped__
         coupling, spectrum = step(
             graph, self.denoiser, strength, tuple(setting.sizes.tolist()), self.fidelity, self.factor2
         )
-        running = layout.mask(_running_statistics(setting))
-        filtered = None if self.bn_buffers == "filter" or not running.any() else ~running
-        trained = place(state.rows, replies, filtered)
         state = mix(state, replies, coupling, filtered, trained)
         rows = state.rows  # new, of this round's making
         if self.bn_buffers == "filter":
@@ -178,6 +201,23 @@ class FedPnP(Algorithm):
             total_variation=total_variation(rows[:, :n], graph),
             total_variation_trained=total_variation(trained[:, :n], graph),
         )
+
+    def _relearned(self, state: State, models: Tensor, setting: Setting) -> State:
+        """Every `graph_every` rounds: with the graph of the trained models (K, P)."""
+        if not self.graph_every or (state.round + 1) % self.graph_every:
+            return state
+        learned = from_models(models.double().cpu().numpy(), setting.names)
+        return state.with_arrays(learned_graph=torch.from_numpy(learned.adjacency.toarray()))
+
+    def _linked(self, state: State, setting: Setting) -> ClientGraph:
+        """The graph of the round: the one given, or the last that was learned."""
+        if "learned_graph" not in state.arrays:
+            return setting.needs_graph(self.name)
+        return ClientGraph(state.arrays["learned_graph"].cpu().numpy(), setting.names)
+
+    def exposed(self, state: State, ids: np.ndarray) -> State:
+        """All models decide on a learned graph: everyone hears of everyone."""
+        return super().exposed(replace(state, coupling=None) if self.graph_every else state, ids)
 
 
 @lru_cache(maxsize=1)

@@ -33,8 +33,8 @@ class FedProto(Algorithm):
     though the method needs only equal d. λ = 0 with `predict="head"` is Local. A network with the layer `features` before a
     linear head is needed, and classes.
 
-    PFLlib averages prototypes without counts (the paper's formula divides by both n_j and the number of clients), and
-    collects them over the batches of training, while the model moves.
+    PFLlib, and the authors' code that it follows, averages prototypes without counts (the paper's formula divides by both
+    n_j and the number of clients); PFLlib first collected them over the batches of training, while the model moves.
 
     Reference: Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, 2022.
     """
@@ -98,7 +98,7 @@ def train_towards(shard: Shard, request: Request, rows: Tensor, counters: Tensor
     guides = prototypes.expand(len(ids), *prototypes.shape)
     settings, t = Sgd(**shared["sgd"]), shared["round"]
     trained, loss = train_guided(shard, ids, rows, settings, t, tap, guides, "class", counters)
-    counts = [torch.bincount(shard.train.of(int(k))[1], minlength=shard.task.outputs) for k in ids]
+    counts = [torch.bincount(shard.train.targets(int(k)), minlength=shard.task.outputs) for k in ids]
     means = part_features(shard, ids, trained, tap, "class")["parts"]
     told = {"class_means": means, "class_counts": torch.stack(counts)}
     if shared["predict"] == "head" or not known.any():

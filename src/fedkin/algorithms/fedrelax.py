@@ -43,6 +43,7 @@ class FedRelax(Algorithm):
     name: ClassVar[str] = "fedrelax"
     title: ClassVar[str] = "FedRelax"
     couples: ClassVar[bool] = False
+    augments: ClassVar[bool] = False
     keeps: ClassVar[tuple[str, ...]] = ("edge_traffic",)
     deploys: ClassVar[Deploys] = "trained"
     graph_spec: ClassVar[str | None] = "statistics"
@@ -70,6 +71,9 @@ class FedRelax(Algorithm):
         "scaled", description="a received point weighs α·A_ij·m_i/m_pub, or α·A_ij, where a local one weighs 1"
     )
     exact_block: bool = Field(False, description="also count neighbours' predictions on the client's own public points")
+    trees: Literal["refit", "leaves"] = Field(
+        "refit", description="regression trees: fitted anew at each exchange, or with the splits of the first fit kept"
+    )
     distil: int | None = Field(None, ge=0, description="self-distillation points per refit (default: 100 for trees)")
     distil_weight: float = Field(1.0, gt=0, description="weight of a self-distillation point (a local one: 1)")
     distil_from: Literal["normal", "data"] = Field(
@@ -83,6 +87,9 @@ class FedRelax(Algorithm):
     common: bool = Field(False, description="one set of public points for all clients")
     unweighted: Literal["error", "resample"] = Field(
         "error", description="estimators without sample_weight: refuse, or repeat samples in proportion to their weight"
+    )
+    sleepers: Literal["heard", "silent"] = Field(
+        "heard", description="neighbours that sit a round out: heard with their last predictions, or not at all"
     )
     tolerance: float | None = Field(
         None,
@@ -160,6 +167,7 @@ class FedRelax(Algorithm):
             "smoothing": self.smoothing,
             "discrepancy": self.discrepancy,
             "resample": self.unweighted == "resample",
+            "leaves": self.trees == "leaves",
         }
         relax = {**{field: getattr(self, field) for field in fields}, **learned}
         return {"relax": relax, "effort": effort, "sgd": self.told(state.round + 1), "round": state.round + 1}
@@ -176,7 +184,10 @@ class FedRelax(Algorithm):
             raise EveryoneFailed("every client of the cohort failed in the first meeting", missing)
         if self.exact_block:
             self._answers(state, clients, there, setting)
-        replies = clients.exchange("predictions", RELAX, there, self._message(state))
+        heard = (
+            _present(setting.everyone, absent, setting) if self.sleepers == "heard" and not self.exact_block else there
+        )
+        replies = clients.exchange("predictions", RELAX, there, self._message(state), senders=heard)
         failed = {**missing, **replies.failed}
         state = replace(state, log={"failed": failed} if failed else {})
         state = _counted(state, replies, state.values["points"] * setting.task.outputs * setting.spec.dtype.itemsize)
@@ -224,8 +235,8 @@ class FedRelax(Algorithm):
         source, slot, target, weight = _slots(setting)
         there = (place[source] >= 0) & (place[target] >= 0)
         sent = answers[place[source[there]], slot[there]]
-        edge = torch.from_numpy(weight[there])
-        onto = torch.from_numpy(target[there].astype(np.int64))
+        edge = torch.as_tensor(weight[there])
+        onto = torch.as_tensor(target[there].astype(np.int64))
         mean.index_add_(0, onto, sent * edge[:, None, None])
         total.index_add_(0, onto, edge)
         mean /= total.clamp(min=1e-300)[:, None, None]
@@ -266,7 +277,7 @@ def _slots(setting: Setting) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
 
 def _counted(state: State, replies: Replies, size: int) -> State:
     """Add an exchange to the messages and bytes of every edge, and to the log."""
-    letters = torch.from_numpy(replies.letters)
+    letters = torch.as_tensor(replies.letters)
     sent = torch.stack([letters, letters * size], dim=1)
     state = state.with_arrays(edge_traffic=state.arrays["edge_traffic"] + sent)
     return state.with_log(letters=int(letters.sum()), letter_bytes=int(letters.sum()) * size)

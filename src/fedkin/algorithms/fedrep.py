@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin.algorithm import LocalWork, Setting, State
+from fedkin.algorithms.fedavg import Counting, counted
 from fedkin.algorithms.fedper import FedPer
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
@@ -24,9 +25,10 @@ class FedRep(FedPer):
 
         head_epochs:  head_k ← head_k − γ ∇_head f_k(body, head_k)      body as received
         epochs:       body_k ← body_k − γ ∇_body f_k(body_k, head_k)    head as just found
-        body ← Σ_{k∈S} (n_k / Σ_S n) body_k
+        body ← mean_S(body_k)
 
-    The head is found as in FedPer; `head=[]` makes it FedAvg.
+    Clients count alike, as in the paper (its published code, and `weights="size"`, count samples). The head is found as in
+    FedPer; `head=[]` with `weights="size"` makes it FedAvg.
 
     Reference: Collins et al., Exploiting Shared Representations for Personalized Federated Learning, 2021.
     """
@@ -36,6 +38,10 @@ class FedRep(FedPer):
 
     epochs: int = Field(1, ge=1, description="passes over the client's data for the body, after the head's turn")
     head_epochs: int = Field(10, ge=0, description="passes over the client's data for the head, before the body's turn")
+    weights: Counting = Field("equal", description="clients count alike in the average, as in the paper, or by samples")
+
+    def counts(self, setting: Setting) -> np.ndarray:
+        return counted(self.weights, setting)
 
     def planned(self, rounds: int) -> Planned:
         """The turn of the body, and before it that of the head."""

@@ -58,7 +58,7 @@ def log_counts(shard: Shard, ids: np.ndarray) -> Tensor:
     """log π_k: the logarithm of each client's training samples per class, (k, C); zeros for a regression."""
     if not shard.task.one_label:
         return torch.zeros((len(ids), shard.task.outputs), dtype=shard.spec.dtype)
-    counts = [torch.bincount(shard.train.of(int(k))[1], minlength=shard.task.outputs) for k in ids]
+    counts = [torch.bincount(shard.train.targets(int(k)), minlength=shard.task.outputs) for k in ids]
     return torch.stack(counts).to(shard.spec.dtype).clamp(min=1e-9).log()
 
 
@@ -87,12 +87,12 @@ def in_two_passes(
     rows, n, same_dropout = chunk.rows[: len(own)], out.shape[1], chunk.replay()
     both, spare = rows.clone(), torch.empty_like(out)
     both[:, head.columns] += own
-    chunk.kernel.gradient(both, batch.x, batch.y, batch.weight, spare)
+    chunk.kernel.gradient(both, batch, spare)
     same_dropout()
     shifted = rows.clone()
     shifted[:, head.biases] += prior
     counted = None if chunk.counters is None else chunk.counters[: len(own)]
-    loss = chunk.kernel.gradient(shifted, batch.x, batch.y, batch.weight, out, counted)
+    loss = chunk.kernel.gradient(shifted, batch, out, counted)
     rows[:, n:] = shifted[:, n:]
     return loss, spare[:, head.columns].contiguous()
 

@@ -56,9 +56,9 @@ class FedSem(Algorithm):
             centres = members[k_means_seeds(members[:, :n], self.clusters, setting.streams.integer("kmeans", 1))]
         chosen = nearest_centre(members[:, :n], centres[:, :n])
         cluster = state.arrays["cluster"].clone()
-        cluster[ids] = torch.from_numpy(chosen)
+        cluster[ids] = torch.as_tensor(chosen)
         formed, labels = in_order(chosen)
-        coupling = ClusterPropagation(ids, labels, handed_back(formed, cluster.numpy()))
+        coupling = ClusterPropagation(ids, labels, handed_back(formed, cluster.cpu().numpy()))
         centres[formed] = coupling.models(trained)
         log: dict[str, Any] = {"cluster_sizes": np.bincount(chosen, minlength=len(centres)).tolist()}
         if "cluster" in setting.truth and len(ids) > 1:

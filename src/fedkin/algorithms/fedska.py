@@ -163,7 +163,7 @@ class FedSKA(FedAvg):
         task, shared = f"{__name__}:fedska", self._how_features(setting)
         if not self.cosine or state.round < self.every:  # nothing to be guided by
             return LocalWork(task, shared=shared)
-        guides = state.arrays["guides"][torch.from_numpy(ids)].to(setting.spec.dtype)
+        guides = state.arrays["guides"][torch.as_tensor(ids)].to(setting.spec.dtype)
         return LocalWork(task, {"guides": guides}, shared)
 
     def _how_features(self, setting: Setting) -> dict[str, Any]:
@@ -182,7 +182,7 @@ class FedSKA(FedAvg):
         known = held.any(dim=1).nonzero().ravel()
         given = None
         if self.prior and setting.graph is not None:
-            whole = torch.from_numpy(setting.graph.adjacency.toarray()) + torch.eye(len(setting), dtype=torch.float64)
+            whole = torch.as_tensor(setting.graph.adjacency.toarray()) + torch.eye(len(setting), dtype=torch.float64)
             given = normalise(whole)[known][:, known]
         state, graph = self._learn_structure(state, known, given, setting)
         state, guides = self._learn_encoder(state, known, graph, clients, ids, setting)
@@ -234,7 +234,7 @@ class FedSKA(FedAvg):
             told = clients.ask(
                 f"{__name__}:fedska gradient", ids, {"guides": mine.detach().to(dtype)}, self._how_features(setting)
             )
-            answered = torch.from_numpy(np.flatnonzero(np.isin(ids, told.ids)))
+            answered = torch.as_tensor(np.flatnonzero(np.isin(ids, told.ids)))
             slope = torch.autograd.grad(mine[answered], theta, told["gradient"].double())[0]
             parameters = parameters.moved(slope, self.server_lr, self.server_optimiser)
             loss = float(told["loss"].double().mean())

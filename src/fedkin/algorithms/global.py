@@ -51,7 +51,7 @@ class Global(Algorithm):
         if "influence" in state.arrays:
             shares = setting.sizes[replies.ids] / setting.sizes[replies.ids].sum()
             influence = state.arrays["influence"].clone()
-            influence[:, replies.ids] += torch.from_numpy(shares) * replies["moved"][0]
+            influence[:, replies.ids] += torch.as_tensor(shares) * replies["moved"][0]
             state = state.with_arrays(influence=influence)
         return state.with_arrays(rows=replies["rows"][:1].expand(len(setting), -1))
 
@@ -66,7 +66,7 @@ def pooled_training(shard: Shard, request: Request, rows: Tensor, counters: Tens
     plan = pooled_plan(shard, ids, settings, shared["round"], rows.dtype)
     row, count, losses = rows[:1].clone(), counters[:1], rows.new_zeros(1)
 
-    samples, rate = (shard.train.x, shard.train.y), settings.rate(shared["round"])
+    samples, rate = shard.train, settings.rate(shared["round"])
     rule = settings.rule(rate, row[:, : shard.spec.layout.n_parameters])
     kept = Moments(shard, ids, "pool") if settings.moments == "keep" else None
     word = np.array([shard.streams.integer("pool", shared["round"])], dtype=np.uint64)
@@ -95,4 +95,5 @@ def pooled_plan(shard: Shard, ids: np.ndarray, settings: Sgd, round: int, dtype:
     word = np.array([shard.streams.integer("pool", round)], dtype=np.uint64)
     how = settings.batch_size, settings.epochs, settings.steps, dtype
     plan = plan_batches(word, np.array([len(samples)]), np.zeros(1, dtype=np.int64), *how)
-    return Plan(torch.from_numpy(samples)[plan.index], plan.weight, plan.steps)
+    changes = shard.changes("pool", round, word)
+    return Plan(torch.as_tensor(samples)[plan.index], plan.weight, plan.steps, changes)

@@ -10,7 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix
+from fedkin.algorithm import Algorithm, LocalWork, Setting, State, mix, place
+from fedkin.algorithms.fedavg import Counting, counted
 from fedkin.clients import Clients, Replies
 from fedkin.couplings.clustering import in_order, rand_index
 from fedkin.couplings.clusters import ClusterPropagation, handed_back
@@ -25,10 +26,10 @@ class IFCA(Algorithm):
 
         j_k = argmin_j f_k(θ_j) on the client's training samples
         average="model":     w_k ← SGD from θ_{j_k};  θ_j ← mean of {w_k : j_k = j}
-        average="gradient":  θ_j ← θ_j − γ · mean of {∇f_k(θ_j) : j_k = j}, one batch of `batch_size` samples each
+        average="gradient":  θ_j ← θ_j − (γ/|S|) Σ_{k∈S, j_k = j} ∇f_k(θ_j), one batch of `batch_size` samples each
 
-    A model that nobody chose stays as it is. The server learns the choice and the trained row, never the losses. The mean
-    is over the clients of a cluster: equal (the paper's), or by their numbers of samples with `weights="size"`, so that
+    A model that nobody chose stays as it is. The server learns the choice and the trained row, never the losses. Models are
+    averaged over the clients of a cluster, gradients over all that took part, S: equal (the paper's), or by their numbers of samples with `weights="size"`, so that
     p = 1 is FedAvg. A round sends p models to a client and one back. *Pre* is the model a client chooses after the round.
 
     All θ_j start from different random weights, and much depends on them. With `restarts` r > 1, r sets of p models are
@@ -45,7 +46,7 @@ class IFCA(Algorithm):
     average: Literal["model", "gradient"] = Field(
         "model", description="average trained models, or gradients of one batch"
     )
-    weights: Literal["equal", "size"] = Field("equal", description="clients of a cluster count alike, or by samples")
+    weights: Counting = Field("equal", description="clients of a cluster count alike, or by samples")
     restarts: int = Field(1, ge=1, description="sets of initial weights to try")
     trial_rounds: int = Field(3, ge=1, description="rounds after which the best set is kept, if there are several")
 
@@ -77,14 +78,21 @@ class IFCA(Algorithm):
         return as_one_state([tried[leads]], 0)
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
-        chosen, ids = replies["choice"].numpy(), replies.ids
+        chosen, ids = replies["choice"].cpu().numpy(), replies.ids
         choice = state.arrays["choice"].clone()
         choice[ids] = replies["choice"]
         formed, labels = in_order(chosen)
-        sizes = setting.sizes[ids] if self.weights == "size" else None
-        coupling = ClusterPropagation(ids, labels, handed_back(formed, choice.numpy()), weights=sizes)
-        state = mix(holding(state, choice), replies, coupling)
-        one_member = torch.from_numpy(np.array([ids[labels == code][0] for code in range(len(formed))]))
+        counts = counted(self.weights, setting)[ids]
+        coupling = ClusterPropagation(ids, labels, handed_back(formed, choice.cpu().numpy()), weights=counts)
+        held = holding(state, choice)
+        trained = place(held.rows, replies).clone()
+        if self.average == "gradient":
+            share = np.bincount(labels, counts)[labels] / counts.sum()
+            n, pick = setting.spec.layout.n_parameters, torch.as_tensor(ids)
+            part = torch.as_tensor(share, dtype=trained.dtype)[:, None]
+            trained[pick, :n] = torch.lerp(held.rows[pick, :n], trained[pick, :n], part)
+        state = mix(held, replies, coupling, trained=trained)
+        one_member = torch.as_tensor(np.array([ids[labels == code][0] for code in range(len(formed))]))
         arrays = {"models": _updated(state.arrays["models"], formed, state.rows[one_member]), "choice": choice}
         if "influence" in state.arrays:
             arrays["shaped"] = _updated(state.arrays["shaped"], formed, state.arrays["influence"][one_member])

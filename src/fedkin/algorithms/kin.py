@@ -68,24 +68,28 @@ class Kin(Algorithm):
         return Mixing(among(weights_of(state), replies.ids), len(setting), replies.ids)
 
     def estimated(self, state: State, models: Tensor, clients: Clients, ids: np.ndarray, setting: Setting) -> State:
-        """The state with weights from `models` (K, B): clients `ids` try the models of their candidates among `ids`."""
+        """The state with weights from `models` (K, B): clients `ids` try the models of their candidates among `ids`.
+
+        Whoever has a model that diverged is nobody's candidate and keeps the weights it has.
+        """
+        ids = ids[models[torch.as_tensor(ids)].isfinite().all(dim=1).cpu().numpy()]
         count = min(self.peers, len(ids) - 1)
         if count < 1:
             return state
-        parameters = models[torch.from_numpy(ids), : setting.spec.layout.n_parameters]
-        chosen = candidates(parameters.double().numpy(), count, setting.streams.seed)
+        parameters = models[torch.as_tensor(ids), : setting.spec.layout.n_parameters]
+        chosen = candidates(parameters.double().cpu().numpy(), count, setting.streams.seed)
         peers, weights = self._kept(state, count, setting)
         for some in in_pieces(len(ids), count * models.shape[1] * models.element_size()):
-            tried = {"models": models[torch.from_numpy(ids[chosen[some]])]}
+            tried = {"models": models[torch.as_tensor(ids[chosen[some]])]}
             told = clients.ask(TRANSFER, ids[some], tried, setting.at_home)
             asked = np.searchsorted(ids, told.ids)
             found = kin_weights(
-                told["transfer"].numpy(), told["noise"].numpy() / self.sharpness,
+                told["transfer"].cpu().numpy(), told["noise"].cpu().numpy() / self.sharpness,
                 setting.sizes[ids[chosen[asked]]], setting.sizes[told.ids], 10 * self.sharpness,
             )  # fmt: skip
-            peers[told.ids, :count] = torch.from_numpy(ids[chosen[asked]])
+            peers[told.ids, :count] = torch.as_tensor(ids[chosen[asked]])
             weights[told.ids] = 0
-            weights[told.ids, : count + 1] = torch.from_numpy(found)
+            weights[told.ids, : count + 1] = torch.as_tensor(found)
         state = state.with_arrays(kin_peers=peers, kin_weights=weights)
         return state.with_log(own_weight=float(weights[:, 0].mean()))
 
@@ -120,7 +124,7 @@ def kin_weights(
 
 def weights_of(state: State) -> sp.csr_array:
     """A (K, K) of a state, sparse, rows sum to 1."""
-    return directed(state.arrays["kin_peers"].numpy(), state.arrays["kin_weights"].numpy())
+    return directed(state.arrays["kin_peers"].cpu().numpy(), state.arrays["kin_weights"].cpu().numpy())
 
 
 def among(weights: sp.csr_array, ids: np.ndarray) -> np.ndarray | sp.csr_array:

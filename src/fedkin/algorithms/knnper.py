@@ -39,7 +39,8 @@ class KNNPer(FedAvg):
     FedAvg's model, *post* the mixture, without further training. The memory is part of the deployed module and never
     travels. `lam=0` is FedAvg. Classes only.
 
-    Published code scores its grid of λ on the clients' *test* samples, and divides distances by d·σ.
+    Published code (omarfoq/knn-per) scores its grid of λ on the clients' *test* samples, and has w_i ∝ exp(−‖·‖²/dσ), d the
+    number of features.
 
     Reference: Marfoq, Neglia, Kameni and Vidal, Personalized Federated Learning through Local Memorization, 2022.
     """
@@ -109,7 +110,7 @@ def remember_features(shard: Shard, k: int, row: Tensor, counters: Tensor, lam: 
     assert isinstance(whole, Remembering)
     x, y = shard.train.of(k)
     order = permutations(shard.streams.words("memory", 0, shard.keys[k : k + 1]), shard.train.sizes[k : k + 1])[0]
-    kept = torch.from_numpy(order[: len(whole.keys)].copy())
+    kept = torch.as_tensor(order[: len(whole.keys)].copy())
     with torch.no_grad():
         outputs, features = whole.seen(x)
         whole.keys[: len(kept)] = features[kept]

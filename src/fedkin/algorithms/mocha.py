@@ -59,7 +59,7 @@ class Mocha(Algorithm):
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         return LocalWork(
-            per_client={"anchor": mean_of_others(state.rows)[torch.from_numpy(ids)]}, shared={"mu": self.pull(setting)}
+            per_client={"anchor": mean_of_others(state.rows)[torch.as_tensor(ids)]}, shared={"mu": self.pull(setting)}
         )
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
@@ -73,10 +73,10 @@ class Mocha(Algorithm):
 
         This is the linear part of s steps w ← w − γ (∇f + μ (w − m_k)), for those who trained.
         """
-        ids = torch.from_numpy(replies.ids)
+        ids = torch.as_tensor(replies.ids)
         steps = count_steps(setting.sizes[replies.ids], self.batch_size, self.epochs, self.steps)
         kept = (1 - self.rate(state.round + 1) * self.pull(setting)) ** steps
-        stays = torch.from_numpy(kept)[:, None]
+        stays = torch.as_tensor(kept)[:, None]
         influence = state.arrays["influence"].clone()
         others = mean_of_others(influence)
         influence[ids] = stays * influence[ids] + (1 - stays) * others[ids]

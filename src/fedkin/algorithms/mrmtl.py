@@ -29,6 +29,9 @@ class MRMTL(Algorithm):
     the common initial weights and never changes in rounds the client sits out. λ = 0 is Local; as λ → ∞ all models become
     one. Clients count alike in the mean, as in the paper. Keep γλ below 1.
 
+    Published code (kenziyuliu/private-cross-silo-fl) starts every client at weights of its own and w̄ at those of the first,
+    then adds to w̄ the weighted mean of the updates: w̄ is the mean of the w_k only up to where they started.
+
     The paper adds noise for differential privacy per sample in the same step: here that is `privacy`, for any method.
 
     Reference: Liu, Hu, Wu and Smith, On Privacy and Personalization in Cross-Silo Federated Learning, 2022.

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkin.algorithm import Deploys, LocalWork, Setting, State
-from fedkin.algorithms.fedavg import FedAvg
+from fedkin.algorithms.fedavg import Counting, FedAvg, counted
 from fedkin.clients import Clients, Replies
 from fedkin.local.batches import Batch
 from fedkin.local.sgd import Sgd
@@ -29,7 +29,8 @@ class PerFedAvg(FedAvg):
 
     The gradient at u moves the *original* w. The product with ∇²f is a central difference of gradients. γ is `lr`
     (β in the paper). A client's own model is the received one after a single step of rate α on a training batch, which
-    is what *post* reports; test samples are never used. α = 0 is FedAvg on the batches b′.
+    is what *post* reports; test samples are never used. Clients count alike in the average, as in the paper;
+    `weights="size"` counts samples, and then α = 0 is FedAvg on the batches b′.
 
     Reference: Fallah et al., Personalized Federated Learning with Theoretical Guarantees, 2020.
     """
@@ -41,6 +42,10 @@ class PerFedAvg(FedAvg):
 
     alpha: float = Field(0.03, ge=0, description="rate α of the personal step")
     hessian_free: bool = Field(False, description="multiply by I − α∇²f (central differences) instead of first order")
+    weights: Counting = Field("equal", description="clients count alike in the average, as in the paper, or by samples")
+
+    def counts(self, setting: Setting) -> np.ndarray:
+        return counted(self.weights, setting)
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         shared = {"alpha": self.alpha, "hessian_free": self.hessian_free}

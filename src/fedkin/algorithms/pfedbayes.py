@@ -93,14 +93,14 @@ def variational_training(shard: Shard, request: Request, rows: Tensor, counters:
     if "home" in shared:
         rho = widened(shard, request, rho, shard.private("home_rho", lambda: rows.new_full((n,), shared["rho0"]))[ids])
     prior = torch.cat([rows[:, :n], rho], dim=1)
-    pull = shared["zeta"] / torch.from_numpy(shard.train.sizes[ids]).to(rows.dtype)[:, None]
+    pull = shared["zeta"] / torch.as_tensor(shard.train.sizes[ids]).to(rows.dtype)[:, None]
 
     def work(chunk: Chunk) -> Tensor:
         q, p, zeta = posterior[chunk.place], prior[chunk.place], pull[chunk.place]
         step_q, step_p = chunk.rule("posterior", q), chunk.rule("prior", p)
         draws = [torch.Generator().manual_seed(int(word) >> 1) for word in chunk.words]
         sample, slopes, downhill = chunk.rows.clone(), torch.empty_like(q[:, :n]), torch.empty_like(q)
-        noise = torch.empty_like(slopes)
+        noise = torch.empty_like(slopes, device="cpu")  # other devices draw other numbers
         total = chunk.rows.new_zeros(len(q))
         for batch in chunk.batches():
             a = batch.active
@@ -108,7 +108,7 @@ def variational_training(shard: Shard, request: Request, rows: Tensor, counters:
             for step in range(shared["inner_steps"]):
                 for generator, line in zip(draws[:a], noise):
                     line.normal_(generator=generator)
-                epsilon, deviation = noise[:a], softplus(q[:a, n:])
+                epsilon, deviation = noise[:a].to(slopes.device), softplus(q[:a, n:])
                 torch.addcmul(q[:a, :n], deviation, epsilon, out=sample[:a, :n])
                 loss = chunk.gradient(sample[:a], batch, slopes[:a])
                 total[:a] += loss if step == 0 else 0

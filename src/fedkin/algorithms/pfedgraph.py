@@ -57,18 +57,18 @@ class PFedGraph(Algorithm):
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         if not self.lam:
             return LocalWork()
-        towards = state.arrays["towards"][torch.from_numpy(ids)]
+        towards = state.arrays["towards"][torch.as_tensor(ids)]
         return LocalWork(f"{__name__}:pfedgraph", {"towards": towards}, {"lam": self.lam})
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
-        trained, n, ids = place(state.rows, replies), setting.spec.layout.n_parameters, torch.from_numpy(replies.ids)
+        trained, n, ids = place(state.rows, replies), setting.spec.layout.n_parameters, torch.as_tensor(replies.ids)
         weights = trained[ids, :n].double()
         start = setting.spec.initial_row(setting.streams)[:n].double()
         collaboration = collaborate(weights - start, setting.sizes[replies.ids], self.alpha)
         state = state.with_log(own_weight=float(collaboration.diagonal().mean()))
         if self.lam:
             towards = state.arrays["towards"].clone()
-            towards[ids] = (torch.from_numpy(collaboration) @ directions(weights)).to(towards.dtype)
+            towards[ids] = (torch.as_tensor(collaboration) @ directions(weights)).to(towards.dtype)
             state = state.with_arrays(towards=towards)
         return mix(state, replies, Mixing(collaboration, len(setting), replies.ids), trained=trained)
 
@@ -82,7 +82,7 @@ def collaborate(moved: Tensor, sizes: np.ndarray, alpha: float) -> np.ndarray:
     """A (m, m), rows in the simplex, from how the clients' parameters moved (m, P) and their numbers of samples (m,)."""
     way = directions(moved)
     shares = sizes / sizes.sum()
-    points = shares + (way @ way.T).numpy() / (2 * alpha)
+    points = shares + (way @ way.T).cpu().numpy() / (2 * alpha)
     return np.stack([project_to_simplex(point) for point in points])
 
 

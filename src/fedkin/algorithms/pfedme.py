@@ -70,7 +70,12 @@ class PFedMe(Algorithm):
         return super().planned(rounds).model_copy(update={"queries": self.inner_steps})
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
-        shared = {"lam": self.lam, "inner_steps": self.inner_steps, "personal_lr": self.personal_lr}
+        shared = {
+            "lam": self.lam,
+            "inner_steps": self.inner_steps,
+            "personal_lr": self.personal_lr,
+            "rates": ("personal_lr",),
+        }
         return LocalWork(f"{__name__}:pfedme", shared=shared)
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:

@@ -67,6 +67,6 @@ def controlled_training(shard: Shard, request: Request, rows: Tensor, counters: 
     shift = widened(shard, request, common - own, rows.new_zeros((1, n)))  # what stays at home goes its own way
     trained, loss = train_rows(shard, request.ids, rows, settings, t, [Shift(shift)], counters)
     steps = count_steps(shard.train.sizes[request.ids], settings.batch_size, settings.epochs, settings.steps)
-    way = torch.from_numpy(steps).to(rows.dtype)[:, None] * settings.rate(t)
+    way = torch.as_tensor(steps).to(rows.dtype)[:, None] * settings.rate(t)
     change = narrowed(shard, request, (rows - trained)[:, :n]) / way - common
     return Trained(trained, loss, keep={"control": own + change}, extra={"control_change": change})

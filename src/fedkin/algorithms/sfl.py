@@ -81,7 +81,7 @@ class SFL(Algorithm):
         )
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
-        centre, mine = state.arrays["centre"], state.rows[torch.from_numpy(ids)]
+        centre, mine = state.arrays["centre"], state.rows[torch.as_tensor(ids)]
         per_client, mu = {"rows": centre.expand(len(ids), -1)}, self.lam_mean + self.lam_graph
         if mu:
             anchor = torch.lerp(centre, mine, self.lam_graph / mu)
@@ -102,8 +102,8 @@ class SFL(Algorithm):
         if self.structure == "given":
             return state, with_self_loops(setting.needs_graph(self.name).adjacency)
         updates = (replies["rows"] - state.arrays["centre"])[:, : setting.spec.layout.n_parameters]
-        state, graph = self._fit(state, agreement(updates), torch.from_numpy(replies.ids), setting)
-        learned = with_self_loops(sp.csr_array(graph.numpy()))
+        state, graph = self._fit(state, agreement(updates), torch.as_tensor(replies.ids), setting)
+        learned = with_self_loops(sp.csr_array(graph.cpu().numpy()))
         if self.structure == "learned":
             return state, learned
         return state, sp.csr_array(

@@ -105,9 +105,10 @@ class Attacked:
         shared: Mapping[str, Any] | None = None,
         bill: bool = True,
         padded: bool = False,
+        senders: np.ndarray | None = None,
     ) -> Replies:
         if self.attack.send is None or letter != PRIVATE or not self.hostile[ids].any():
-            return self.clients.exchange(letter, task, ids, shared, bill, padded)
+            return self.clients.exchange(letter, task, ids, shared, bill, padded, senders)
         self.round = int((shared or {}).get("round", self.round + 1))
         held = self.clients.snapshot()
         own = held[PRIVATE].clone()
@@ -115,7 +116,7 @@ class Attacked:
         lies, at = own.clone(), torch.from_numpy(ids)
         lies[at] = self._altered(began[at], own[at], ids)
         self.clients.restore({**held, PRIVATE: lies})
-        replies = self.clients.exchange(letter, task, ids, shared, bill, padded)
+        replies = self.clients.exchange(letter, task, ids, shared, bill, padded, senders)
         held = self.clients.snapshot()
         after = held[PRIVATE].clone()
         after[torch.from_numpy(self.hostile)] = own[torch.from_numpy(self.hostile)]  # attackers keep what they trained

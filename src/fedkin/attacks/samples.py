@@ -33,13 +33,14 @@ def poisoned(federation: Federation, hostile: Sequence[int] | np.ndarray, how: s
     if how == "backdoor" and (not federation.task.one_label or federation.task.tokens):
         raise FedkinError("attack 'backdoor' needs classes and numeric inputs; choose another attack for this task")
     train, classes = federation.train, len(federation.task.classes)
-    x, y = train.x.copy(), train.y.copy()
+    inputs, y = train.x, train.y.copy()
+    x = inputs.copy()
     for k in hostile:
         own = np.arange(train.offsets[k], train.offsets[k + 1])
         if how == "backdoor":
             rng = Streams(seed).generator("backdoor", federation.names[k])
             own = rng.permutation(own)[: len(own) // 2]
-            x[own], y[own] = stamped(x[own], float(train.x.max())), TARGET
+            x[own], y[own] = stamped(x[own], float(inputs.max())), TARGET
         else:
             y[own] = classes - 1 - y[own] if federation.task.one_label else 2 * y[own].mean() - y[own]
     return replace(federation, train=Split(x, y, train.offsets), source={})

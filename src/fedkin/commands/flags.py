@@ -112,6 +112,9 @@ ClassWeight = Annotated[
 LabelSmoothing = Annotated[
     float | None, option("--label-smoothing", help="share of a label spread over all classes", panel=LEARNING)
 ]
+AugmentFlag = Annotated[
+    str | None, option("--augment", help="random changes of training images: crop:4+flip, mixup:0.2", panel=LEARNING)
+]
 MetricFlag = Annotated[
     list[str] | None,
     option("--metric", help="auroc, f1, brier, mae, … (repeatable, or separated by commas)", panel=LEARNING),
@@ -137,6 +140,12 @@ Fraction = Annotated[float | None, option("--fraction", help="share of clients p
 Seed = Annotated[int | None, option("--seed", help="seed of all random numbers (default: 0)", panel=RUN)]
 EvalEvery = Annotated[int | None, option("--eval-every", help="evaluate every so many rounds", panel=RUN)]
 Dtype = Annotated[str | None, option("--dtype", help="float32 or float64 (default: float32)", panel=RUN)]
+DeviceFlag = Annotated[
+    str | None, option("--device", help="where clients compute: cpu, cuda, cuda:1, mps, auto (default: cpu)", panel=RUN)
+]
+PrecisionFlag = Annotated[
+    str | None, option("--precision", help="float32 or bfloat16-mixed (default: float32)", panel=RUN)
+]
 RowsPath = Annotated[
     Path | None,
     option("--rows-file", help="keep the server's rows in this file, not in memory (fedu)", panel=RUN, metavar="FILE"),
@@ -183,6 +192,7 @@ SETTINGS: dict[str, Any] = {
     "loss": LossFlag,
     "class_weight": ClassWeight,
     "label_smoothing": LabelSmoothing,
+    "augment": AugmentFlag,
     "metric": MetricFlag,
     "headline": HeadlineFlag,
     "privacy": PrivacyTable,
@@ -192,6 +202,8 @@ SETTINGS: dict[str, Any] = {
     "seed": Seed,
     "eval_every": EvalEvery,
     "dtype": Dtype,
+    "device": DeviceFlag,
+    "precision": PrecisionFlag,
     "engine": Engine,
     "ray_address": RayAddress,
 }
@@ -267,9 +279,13 @@ def layer(**given: Any) -> dict[str, dict[str, Any]]:
         if given.get("data") is not None:
             raise typer.BadParameter("use --data or --csv, not both")
         data |= {"name": "csv", "path": str(given["csv"].expanduser().absolute())}
-    run = {key: given.get(key) for key in ("rounds", "fraction", "seed", "seeds", "eval_every", "dtype", "engine")}
+    run = {
+        key: given.get(key)
+        for key in ("rounds", "fraction", "seed", "seeds", "eval_every", "dtype", "device", "precision", "engine")
+    }
     run |= {
-        key: given.get(key) for key in ("loss", "label_smoothing", "headline", "frozen", "private", "cache_features")
+        key: given.get(key)
+        for key in ("loss", "label_smoothing", "headline", "augment", "frozen", "private", "cache_features")
     }
     if given.get("class_weight") is not None:
         run["class_weight"] = class_weight(given["class_weight"])

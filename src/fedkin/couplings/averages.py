@@ -52,7 +52,7 @@ class Average(Coupling):
     def apply(self, rows: torch.Tensor) -> torch.Tensor:
         rows = self._check(rows)
         everyone = len(self.members) == self.clients and (np.diff(self.members) == 1).all()
-        taking_part = rows if everyone else rows[torch.from_numpy(self.members)]
+        taking_part = rows if everyone else rows[torch.as_tensor(self.members)]
         zeta = torch.as_tensor(self.zeta, dtype=rows.dtype, device=rows.device)
         return (zeta[None, :] @ taking_part).expand(self.clients, -1)
 
@@ -95,9 +95,9 @@ class ClusterAverage(Coupling):
 
     def apply(self, rows: torch.Tensor) -> torch.Tensor:
         rows = self._check(rows)
-        codes = torch.from_numpy(self.codes)
+        codes = torch.as_tensor(self.codes)
         zeta = torch.as_tensor(self.zeta, dtype=rows.dtype)[:, None]
         centres = rows.new_zeros((len(self.totals), rows.shape[1]))
         centres.index_add_(0, codes[self.members], rows[self.members] * zeta)
-        reached = torch.from_numpy(self.totals > 0)[codes]
+        reached = torch.as_tensor(self.totals > 0)[codes]
         return torch.where(reached[:, None], centres[codes], rows)

@@ -29,11 +29,11 @@ def embed(rows: Tensor) -> np.ndarray:
         block = part.double()
         block = block - block.mean(dim=0)
         gram += block @ block.T
-    squares, axes = np.linalg.eigh(gram.numpy())
+    squares, axes = np.linalg.eigh(gram.cpu().numpy())
     points = axes * np.sqrt(np.maximum(squares, 0))
     norms = gram.diagonal()
     alike = norms[:, None] + norms[None, :] - 2 * gram <= 1e-12 * norms.max()
-    return points[alike.int().argmax(dim=1).numpy()]  # rounding must not tell equal rows apart
+    return points[alike.int().argmax(dim=1).cpu().numpy()]  # rounding must not tell equal rows apart
 
 
 def k_means(rows: Tensor, clusters: int, seed: int) -> np.ndarray:
@@ -106,7 +106,7 @@ def lasting_names(centres: Tensor, before: Tensor) -> np.ndarray:
     if len(before):
         square = torch.stack([_squares(before, row) for row in centres])
         far = np.finfo(np.float64).max / 1e9  # a centre too far away to be told how far, and no reason to stop
-        new, old = linear_sum_assignment(np.nan_to_num(square.numpy(), nan=far, posinf=far))
+        new, old = linear_sum_assignment(np.nan_to_num(square.cpu().numpy(), nan=far, posinf=far))
         names[new] = old
     names[names < 0] = len(before) + np.arange((names < 0).sum())
     return names

@@ -55,14 +55,14 @@ class ClusterPropagation(Coupling):
     def models(self, rows: Tensor) -> Tensor:
         """Rᴾ C Ω, the model of each cluster, (c, B)."""
         through = torch.as_tensor(self.mixing @ self.averages, dtype=rows.dtype)
-        return through @ rows[torch.from_numpy(self.members)]
+        return through @ rows[torch.as_tensor(self.members)]
 
     def apply(self, rows: Tensor) -> Tensor:
         models = self.models(self._check(rows))
         mean = models.mean(dim=0, keepdim=True)
         if (self.hand_back == MEAN).all():
             return mean.expand(self.clients, -1)
-        kept = torch.from_numpy(self.hand_back == KEEP)
+        kept = torch.as_tensor(self.hand_back == KEEP)
         handed = torch.cat([models, mean])[np.where(self.hand_back < 0, len(models), self.hand_back)]
         handed[kept] = rows[kept]
         return handed
@@ -97,7 +97,7 @@ def cosines(centres: Tensor) -> np.ndarray:
         gram += block @ block.T
     norms = gram.diagonal().sqrt()
     norms = torch.where(norms > 0, norms, 1)
-    found = (gram / norms[:, None] / norms[None, :]).clamp(-1, 1).numpy()
+    found = (gram / norms[:, None] / norms[None, :]).clamp(-1, 1).cpu().numpy()
     np.fill_diagonal(found, 1.0)
     return found
 

@@ -35,7 +35,7 @@ class Coupling(ABC):
 
     def matrix(self) -> np.ndarray:
         """M, shape (K, K), float64: what the operator does to the identity."""
-        return self.apply(torch.eye(self.clients, dtype=torch.float64)).numpy().copy()
+        return self.apply(torch.eye(self.clients, dtype=torch.float64)).cpu().numpy().copy()
 
     def sparse(self) -> sp.csr_array:
         """M as a sparse matrix."""

@@ -87,15 +87,15 @@ class GraphFilter(Coupling):
         rows = self._check(rows)
         if self._dense:
             if rows.dtype not in self._typed:
-                self._typed[rows.dtype] = torch.from_numpy(self._operator).to(rows.dtype)
+                self._typed[rows.dtype] = torch.as_tensor(self._operator).to(rows.dtype)
             return self._typed[rows.dtype] @ rows
         if self._penalised:
             return self._filter(rows)
         if self._projects:
             return self._project(rows)
-        zeta, one = torch.from_numpy(self.zeta)[:, None].to(rows.dtype), self.fidelity == "none"
+        zeta, one = torch.as_tensor(self.zeta)[:, None].to(rows.dtype), self.fidelity == "none"
         filtered = self._filter(rows if one else zeta * rows)
-        return filtered / torch.from_numpy(self._denominator)[:, None].to(rows.dtype) if self._divides else filtered
+        return filtered / torch.as_tensor(self._denominator)[:, None].to(rows.dtype) if self._divides else filtered
 
     def matrix(self) -> np.ndarray:
         return self._operator.copy() if self._dense else super().matrix()
@@ -106,7 +106,7 @@ class GraphFilter(Coupling):
         if self._dense:
             return float(np.trace(self._operator)) / self.clients
         signs = Streams(0).generator("hutchinson").integers(0, 2, size=(self.clients, probes)) * 2.0 - 1.0
-        probe = torch.from_numpy(signs).float()  # an estimate has no use for more digits
+        probe = torch.as_tensor(signs).float()  # an estimate has no use for more digits
         return float((probe * self.apply(probe)).sum(dtype=torch.float64)) / (probes * self.clients)
 
     def __repr__(self) -> str:
@@ -139,7 +139,7 @@ class GraphFilter(Coupling):
             lambdas, vectors = self.graph.eigen()
             values = (vectors * self.denoiser.evaluate(lambdas, self.strength)) @ (vectors.T @ self.zeta)
         else:
-            values = self._filter(torch.from_numpy(self.zeta[:, None]))[:, 0].numpy()
+            values = self._filter(torch.as_tensor(self.zeta[:, None]))[:, 0].cpu().numpy()
         small = np.flatnonzero(abs(values) < 1e-8 * abs(values).max())
         if len(small) or not values.any():
             name = self.graph.names[small[0] if len(small) else 0]
@@ -206,7 +206,7 @@ class GraphFilter(Coupling):
 
     def _project(self, rows: torch.Tensor) -> torch.Tensor:
         """U(UᵀZU)⁻¹UᵀZΩ."""
-        modes, z = self._modes, torch.from_numpy(self.clients * self.zeta)[:, None]
+        modes, z = self._modes, torch.as_tensor(self.clients * self.zeta)[:, None]
         weighted = (z * modes).to(rows.dtype)
         gram = modes.T @ (z * modes)
         return modes.to(rows.dtype) @ torch.linalg.solve(gram, (weighted.T @ rows).double()).to(rows.dtype)
@@ -225,7 +225,7 @@ class GraphFilter(Coupling):
     def _modes(self) -> torch.Tensor:
         """The kept modes, shape (K, τ), float64."""
         count = self._modes_kept()
-        return torch.from_numpy(spectrum.smallest(self.graph.laplacian(), count, self.graph.components())[1])
+        return torch.as_tensor(spectrum.smallest(self.graph.laplacian(), count, self.graph.components())[1])
 
 
 def shares(sizes: Sequence[float] | np.ndarray | None, graph: ClientGraph) -> np.ndarray:

@@ -43,15 +43,15 @@ class GraphTotalVariation(Coupling):
             raise FedkinError(f"graph total variation: strength must be finite and not negative, not {strength!r}")
         self.graph, self.clients, self.strength = graph, len(graph), float(strength)
         self.tolerance, self.iterations = tolerance, iterations
-        self.fidelity = torch.from_numpy(len(graph) * shares(sizes, graph))
+        self.fidelity = torch.as_tensor(len(graph) * shares(sizes, graph))
         edges = sp.triu(graph.adjacency, format="coo")
         self.ends = edges.row, edges.col
         ends, signs = np.concatenate([edges.row, edges.col]), np.repeat([1.0, -1.0], edges.nnz)
         difference = sp.csr_array((signs, (np.tile(np.arange(edges.nnz), 2), ends)), shape=(edges.nnz, self.clients))
         self._difference, self._spread = (to_torch(sp.csr_array(m), torch.float64) for m in (difference, difference.T))
-        self._radius = torch.from_numpy(self.strength * edges.data)
+        self._radius = torch.as_tensor(self.strength * edges.data)
         # ‖Z^{-1/2}Dᵀ‖² ≤ the largest sum over an edge's two ends of (number of neighbours)/z.
-        load = np.diff(graph.adjacency.indptr) / self.fidelity.numpy()
+        load = np.diff(graph.adjacency.indptr) / self.fidelity.cpu().numpy()
         self._lipschitz = float((load[edges.row] + load[edges.col]).max()) if edges.nnz else 0.0
 
     def apply(self, rows: torch.Tensor) -> torch.Tensor:

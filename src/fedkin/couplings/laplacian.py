@@ -69,7 +69,7 @@ class LaplacianStep(Coupling):
         rows = self._check(rows).contiguous()
         if self.cohort is None:
             return self._operator.times(rows, out)
-        chosen = torch.from_numpy(self.cohort)
+        chosen = torch.as_tensor(self.cohort)
         moved = self.moved(rows, rows[chosen])
         out = (uninitialised((rows.shape[0], rows.shape[1]), rows.dtype) if out is None else out).copy_(rows)
         out[chosen] = moved
@@ -95,8 +95,8 @@ class LaplacianStep(Coupling):
             return trained
         read = trained
         if self.cohort is not None and self._reads is not None:
-            read = rows[torch.from_numpy(self._reads)]
-            read[torch.from_numpy(np.searchsorted(self._reads, self.cohort))] = trained
+            read = rows[torch.as_tensor(self._reads)]
+            read[torch.as_tensor(np.searchsorted(self._reads, self.cohort))] = trained
         return self._operator.times(read, out)
 
 

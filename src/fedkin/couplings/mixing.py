@@ -26,7 +26,8 @@ class Mixing(Coupling):
         clients: int | None = None,
         members: np.ndarray | None = None,
     ) -> None:
-        self.weights = sp.csr_array(weights) if sp.issparse(weights) else np.asarray(weights)
+        dense = weights.cpu() if isinstance(weights, torch.Tensor) else weights
+        self.weights = sp.csr_array(weights) if sp.issparse(weights) else np.asarray(dense)
         size = int(self.weights.shape[0])
         self.clients = size if clients is None else clients
         self.members = members if members is not None and len(members) < self.clients else None
@@ -59,9 +60,9 @@ class Mixing(Coupling):
         if not isinstance(w, sp.csr_array):
             return torch.as_tensor(w, dtype=rows.dtype, device=rows.device) @ rows
         sparse = torch.sparse_csr_tensor(
-            torch.from_numpy(w.indptr.astype(np.int64)),
-            torch.from_numpy(w.indices.astype(np.int64)),
-            torch.from_numpy(w.data).to(rows.dtype),
+            torch.as_tensor(w.indptr.astype(np.int64)),
+            torch.as_tensor(w.indices.astype(np.int64)),
+            torch.as_tensor(w.data).to(rows.dtype),
             size=w.shape,
         )
         return sparse.to(rows.device) @ rows.contiguous()

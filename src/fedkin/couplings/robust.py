@@ -53,13 +53,13 @@ class Robust(Coupling):
             groups = [self._judged(group, losses, noise) for group in groups]
         mixed, lines = torch.empty_like(rows, memory_format=torch.contiguous_format), _Lines(self.clients)
         for clients, sources, weights in groups:
-            total, values = weights.sum(), rows[torch.from_numpy(sources)]
+            total, values = weights.sum(), rows[torch.as_tensor(sources)]
             own = np.flatnonzero((sources == clients[0]) & (len(clients) == 1))
-            row, share = (torch.from_numpy(weights) @ values.double()).to(rows.dtype), weights
+            row, share = (torch.as_tensor(weights) @ values.double()).to(rows.dtype), weights
             if abs(total) > 1e-12:
-                found = self.rule(values, torch.from_numpy(weights / total), int(own[0]) if len(own) else None)
-                row, share = found[0] * total, found[1].numpy() * total
-            mixed[torch.from_numpy(clients)] = row
+                found = self.rule(values, torch.as_tensor(weights / total), int(own[0]) if len(own) else None)
+                row, share = found[0] * total, found[1].cpu().numpy() * total
+            mixed[torch.as_tensor(clients)] = row
             lines.add(clients, sources, share)
         self.shares = lines.matrix()
         return mixed
@@ -193,7 +193,7 @@ class NormBounded(Coupling):
         bound = self.factor * float(length[length > 0].quantile(0.5)) if (length > 0).any() else 0.0
         scale = torch.where(length <= bound, 1.0, bound / length)
         if self.plain.linear:
-            self.shares = sp.csr_array(self.plain.matrix() * scale.numpy())
+            self.shares = sp.csr_array(self.plain.matrix() * scale.cpu().numpy())
         bounded = torch.where((scale < 1)[:, None], self.before + scale[:, None] * update, rows.double())
         return self.plain.apply(bounded.to(rows.dtype))
 
@@ -205,7 +205,7 @@ def in_the_crowd(rows: Tensor, factor: float = 3.0) -> np.ndarray:
     """
     centre, _ = aggregation.median(rows, torch.full((len(rows),), 1 / len(rows), dtype=torch.float64))
     apart = (rows.double() - centre.double()).norm(dim=1)
-    return (apart <= factor * apart.quantile(0.5)).numpy()
+    return (apart <= factor * apart.quantile(0.5)).cpu().numpy()
 
 
 def trust_in(losses: np.ndarray, noise: float, strength: float = 1.0) -> np.ndarray:

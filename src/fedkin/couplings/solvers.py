@@ -36,7 +36,7 @@ class Ordered:
     def blocked(self, solve: Columns, rows: torch.Tensor) -> torch.Tensor:
         """`solve` on every block of columns of `rows` (K, B), clients in the inner order."""
         width = max(16, BLOCK // (rows.dtype.itemsize * self.clients) // 16 * 16)
-        order, back = torch.from_numpy(self.order), torch.from_numpy(np.argsort(self.order))
+        order, back = torch.as_tensor(self.order), torch.as_tensor(np.argsort(self.order))
         out = uninitialised((rows.shape[0], rows.shape[1]), rows.dtype)
         for at in range(0, rows.shape[1], width):
             block = rows[:, at : at + width].index_select(0, order)
@@ -74,7 +74,7 @@ def conjugate_gradient(
     def solve(rows: torch.Tensor) -> torch.Tensor:
         b = rows.double() if stiff else rows
         if b.dtype not in typed:
-            columns = (torch.from_numpy(v).to(b.dtype)[:, None] for v in (z, z / d, np.sqrt(d)))
+            columns = (torch.as_tensor(v).to(b.dtype)[:, None] for v in (z, z / d, np.sqrt(d)))
             typed[b.dtype] = [*(to_torch(matrix, b.dtype) for matrix in sparse), *columns]
         first, second, own, diagonal, root = typed[b.dtype]
         middle, q, scratch = torch.empty_like(b), torch.empty_like(b), torch.empty_like(b)

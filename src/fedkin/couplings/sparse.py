@@ -41,15 +41,15 @@ class ClientMatrix:
         # A gemm entry costs about a tenth of a sparse one; 4,000 clients are 128 MB in float64.
         small = max(n, k) <= 64 or (max(n, k) <= 4_000 and self.csr.nnz > 0.1 * n * k)
         self.dense = small if dense is None else dense
-        self._typed: dict[torch.dtype, torch.Tensor] = {}
+        self._typed: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
-    def typed(self, dtype: torch.dtype) -> torch.Tensor:
-        """The matrix as a torch tensor of this dtype."""
-        if dtype not in self._typed:
-            self._typed[dtype] = (
-                torch.from_numpy(self.csr.toarray()).to(dtype) if self.dense else to_torch(self.csr, dtype)
-            )
-        return self._typed[dtype]
+    def typed(self, dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:
+        """The matrix as a torch tensor of this dtype on a device."""
+        key = dtype, device or torch.device("cpu")
+        if key not in self._typed:
+            made = torch.from_numpy(self.csr.toarray()).to(dtype) if self.dense else to_torch(self.csr, dtype)
+            self._typed[key] = made.to(key[1])
+        return self._typed[key]
 
     def narrowed(self) -> tuple[np.ndarray, ClientMatrix]:
         """The columns that are not empty, ascending, and the matrix of these alone: the same product of fewer rows."""
@@ -60,10 +60,12 @@ class ClientMatrix:
     def times(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """The product, into `out` if given (which must not overlap `rows`)."""
         if out is None:
-            out = uninitialised((self.csr.shape[0], rows.shape[1]), rows.dtype)
+            shape = self.csr.shape[0], rows.shape[1]
+            out = uninitialised(shape, rows.dtype) if rows.device.type == "cpu" else rows.new_empty(shape)
+        matrix = self.typed(rows.dtype, rows.device)
         if self.dense:
-            return torch.mm(self.typed(rows.dtype), rows, out=out)
-        return torch.addmm(out, self.typed(rows.dtype), rows, beta=0, out=out)
+            return torch.mm(matrix, rows, out=out)
+        return torch.addmm(out, matrix, rows, beta=0, out=out)
 
 
 def to_torch(matrix: sp.csr_array, dtype: torch.dtype) -> torch.Tensor:

@@ -11,12 +11,13 @@ import numpy as np
 from fedkin.data import partition as partitions
 from fedkin.data.topology import true_groups
 from fedkin.errors import FedkinError
-from fedkin.federation import PARTS, Federation, Holdout, Split
+from fedkin.federation import PARTS, Federation, Holdout, Rescaling, Split
+from fedkin.federation.unread import Unread
 from fedkin.streams import Streams
 from fedkin.task import Task
 
 Scaling = Callable[[np.ndarray], np.ndarray]
-Fit = Callable[[np.ndarray], Scaling]
+Fit = Callable[[np.ndarray], "Scaling | Rescaling"]
 DOWNSAMPLE = {"tables": (0.5, 0.2, 0.4), "curves": (0.9, 0.05, 0.2)}
 
 
@@ -33,6 +34,11 @@ def numbered(prefix: str, count: int, start: int = 0) -> list[str]:
 def unscaled(train: np.ndarray) -> Scaling:
     """Samples as they are, in float32."""
     return lambda x: x.astype(np.float32)
+
+
+def prepared(scale: Scaling | Rescaling, raw: np.ndarray) -> tuple[np.ndarray, Rescaling]:
+    """Samples as they are kept, and what makes inputs of them: a `Rescaling` later, batch by batch, any other scale now."""
+    return (raw, scale) if isinstance(scale, Rescaling) else (scale(raw), Rescaling())
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ class Recipe:
 
 def pooled(
     recipe: Recipe,
-    x: np.ndarray,
+    x: np.ndarray | Unread,
     y: np.ndarray,
     classes: Sequence[Any],
     owner: np.ndarray | None = None,
@@ -121,7 +127,7 @@ def pooled(
     """A federation from pooled samples: x (n, …) in any raw type, y (n,) class codes 0…C−1.
 
     `owner` names each row's natural client. `fit(raw training rows)` returns the scaling that turns raw rows into
-    inputs, so nothing is learned from test rows, and raw rows are turned into floats only once. `samples` draws that
+    inputs, so nothing is learned from test rows; where it is a `Rescaling`, rows are kept as they are. `samples` draws that
     many rows first.
     """
     rows = np.arange(len(y))
@@ -155,13 +161,13 @@ def pooled(
     offsets = {part: np.cumsum([0, *(len(own[part]) for own in split)]).astype(np.int64) for part in PARTS}
     raw = x[order["train"]]
     scale = fit(raw)
-    inputs = {"train": scale(raw)}
+    kept = {"train": prepared(scale, raw)}
     del raw
-    inputs |= {part: scale(x[order[part]]) for part in PARTS[1:]}
-    train, validation, test = (Split(inputs[p], y[order[p]].astype(np.int64), offsets[p]) for p in PARTS)
+    kept |= {part: prepared(scale, x[order[part]]) for part in PARTS[1:]}
+    train, validation, test = (Split(kept[p][0], y[order[p]].astype(np.int64), offsets[p], kept[p][1]) for p in PARTS)
     return Federation(
         names=tuple(groups),
-        task=Task("classification", tuple(inputs["train"].shape[1:]), classes=tuple(classes)),
+        task=Task("classification", tuple(kept["train"][0].shape[1:]), classes=tuple(classes)),
         train=train,
         validation=validation,
         test=test,

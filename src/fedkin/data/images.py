@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedkin.data.federate import Fit, Recipe, Scaling, pooled
+from fedkin.data.federate import Recipe, pooled
 from fedkin.data.source import Arrays
 from fedkin.errors import unknown
-from fedkin.federation import Federation
+from fedkin.federation import Federation, Rescaling
+from fedkin.federation.unread import Unread
 
 
-def unit(train: np.ndarray) -> Scaling:
+def unit(train: np.ndarray) -> Rescaling:
     """Pixels 0…255 to [0, 1]."""
-    return lambda raw: np.multiply(raw, np.float32(1 / 255), dtype=np.float32)
+    return Rescaling(1 / 255)
 
 
-def symmetric(train: np.ndarray) -> Scaling:
+def symmetric(train: np.ndarray) -> Rescaling:
     """Pixels 0…255 to [−1, 1]."""
-
-    def scale(raw: np.ndarray) -> np.ndarray:
-        x = np.multiply(raw, np.float32(2 / 255), dtype=np.float32)
-        x -= np.float32(1)
-        return x
-
-    return scale
+    return Rescaling(2 / 255, np.ones(1, dtype=np.float32))
 
 
 def _moments(train: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -42,22 +37,15 @@ def _moments(train: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.n
     return mean.astype(np.float32), np.sqrt(np.maximum(square / count - mean**2, 0)).astype(np.float32)
 
 
-def _standard(axes: tuple[int, ...], extra: float) -> Fit:
-    def fit(train: np.ndarray) -> Scaling:
+def _standard(axes: tuple[int, ...], extra: float) -> Callable[[np.ndarray], Rescaling]:
+    def fit(train: np.ndarray) -> Rescaling:
         mean, deviation = _moments(train, axes)
-
-        def scale(raw: np.ndarray) -> np.ndarray:
-            x = np.multiply(raw, np.float32(1 / 255), dtype=np.float32)
-            x -= mean
-            x /= deviation + np.float32(extra)
-            return x
-
-        return scale
+        return Rescaling(1 / 255, mean[0], (deviation + np.float32(extra))[0])
 
     return fit
 
 
-SCALINGS: dict[str, Fit] = {
+SCALINGS: dict[str, Callable[[np.ndarray], Rescaling]] = {
     "unit": unit,
     "symmetric": symmetric,
     "pixel": _standard((0,), 0.001),
@@ -76,6 +64,8 @@ def images(
 ) -> Federation:
     """A federation of images from arrays `train_x`, `train_y`, `test_x`, `test_y` (uint8, n × channels × h × w).
 
+    They stay bytes in memory and are scaled batch by batch.
+
     `standardise`: "unit" [0, 1]; "symmetric" [−1, 1]; "pixel" (x − μ)/(σ + 0.001) for each pixel, as in FedU;
     "mean_std" (x − μ)/σ for each channel; both fitted on the training rows of all clients.
     `files`: which files are pooled before clients are formed, "all" or "train". `shape`: "image" or "flat".
@@ -86,13 +76,14 @@ def images(
         raise unknown("files", files, ["all", "train"])
     if shape not in ("image", "flat"):
         raise unknown("shape", shape, ["image", "flat"])
-    x, y = arrays["train_x"], arrays["train_y"]
-    if files == "all":
-        x, y = np.concatenate([x, arrays["test_x"]]), np.concatenate([y, arrays["test_y"]])
-    inner = SCALINGS[standardise]
+    parts = ("train",) if files == "train" else ("train", "test")
+    size, scaling = arrays["train_x"].shape[1:], SCALINGS[standardise]
+    y = np.concatenate([arrays[f"{part}_y"] for part in parts])
+    kept = (-1, *size) if shape == "image" else (-1, math.prod(size))
+    x = Unread.join([arrays[f"{part}_x"].reshape(kept) for part in parts])  # gathered once, straight from their files
 
-    def fit(train: np.ndarray) -> Scaling:
-        scale = inner(train)
-        return scale if shape == "image" else lambda raw: scale(raw).reshape(len(raw), math.prod(raw.shape[1:]))
+    def fit(train: np.ndarray) -> Rescaling:
+        found = scaling(train.reshape(-1, *size))
+        return found if shape == "image" else found.flat(size)
 
-    return pooled(recipe, x, np.asarray(y), classes, fit=fit, samples=samples)
+    return pooled(recipe, x, y, classes, fit=fit, samples=samples)

@@ -18,6 +18,7 @@ import numpy as np
 
 from fedkin.errors import FedkinError
 from fedkin.files import whole, whole_folder, write_json
+from fedkin.files.archive import write_array
 
 
 def cache_folder() -> Path:
@@ -49,7 +50,7 @@ def write_cache(folder: Path, arrays: Mapping[str, np.ndarray], meta: Mapping[st
     with guarded(folder), whole_folder(folder) as fresh:
         for name, array in arrays.items():
             with whole(fresh / f"{name}.npy") as file:
-                np.save(file, array, allow_pickle=False)
+                write_array(file, array)
         write_json(fresh / "meta.json", {**meta, "arrays": sorted(arrays)})
 
 

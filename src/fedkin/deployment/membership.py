@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedkin.deployment.new_app import NAME, Deployment
 from fedkin.errors import FedkinError, unknown
-from fedkin.files import write_atomic
+from fedkin.files import whole_folder, write_atomic
 
 COUNT = re.compile(r"^(\s*sites\s*=\s*)(\d+)", flags=re.M)
 
@@ -26,7 +26,7 @@ class Membership:
 
     @property
     def sites(self) -> list[str]:
-        return sorted(path.parent.name for path in (self.folder / "sites").glob("*/site.toml"))
+        return sorted(path.parent.name for path in (self.folder / "sites").glob("[!.]*/site.toml"))
 
     def add(self, name: str, target: str | None = None) -> Path:
         """Write the folder of a new site, with a key of its own, and count it in federation.toml."""
@@ -36,9 +36,11 @@ class Membership:
             raise FedkinError(f"site {name!r} is there already; choose another name")
         address, _, port = self._address().rpartition(":")
         plan = Deployment(self.folder, [name], address, int(port), target=target or self._target())
-        made = plan.write_site(name, int(port) + 1 + len(self.sites))
-        self._count(len(self.sites))
-        return made
+        own = self.folder.absolute() / "sites" / name
+        with whole_folder(own) as fresh:
+            plan.write_site(name, int(port) + 1 + len(self.sites), fresh, self.folder)
+            self._count(len(self.sites) + 1)
+        return own
 
     def remove(self, name: str) -> str | None:
         """Count a site no longer; its folder stays, for it is the site's. The public key's file, if there is one."""

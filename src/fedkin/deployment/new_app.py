@@ -71,24 +71,19 @@ class Deployment:
         make_certificates(server / "certificates", list(dict.fromkeys([self.address, "127.0.0.1", "localhost"])))
         self._fill("flwr.toml", server / "flwr.toml")
         for number, site in enumerate(self.sites):
-            self.write_site(site, self.port + 1 + number, folder)
+            self.write_site(site, self.port + 1 + number, folder / "sites" / site, folder)
         if self.example:
             self._write_example(folder)
 
-    def write_site(self, site: str, own_port: int, folder: Path | None = None) -> Path:
-        """The folder of one site: settings, start script, unit, the authority's certificate, a new key.
-
-        `folder` is where the app is being written, if not its own yet."""
+    def write_site(self, site: str, own_port: int, own: Path, app: Path) -> None:
+        """Fill the folder of one site of an app: settings, start script, unit, the authority's certificate, a new key."""
         from fedkin.deployment.credentials import make_key
 
-        folder = folder or self.folder.absolute()
-        own = folder / "sites" / site
         self._fill("site.toml", own / "site.toml", site=site, data="data.npz" if self.example else "data.csv")
         self._fill("start-supernode.sh", own / "start.sh", own_port=own_port)
         self._fill("supernode.service", own / f"fedkin-{site}.service", site=site)
-        write_atomic(own / "ca.pem", (folder / "server" / "certificates" / "ca.pem").read_bytes())
+        write_atomic(own / "ca.pem", (app / "server" / "certificates" / "ca.pem").read_bytes())
         make_key(own / "key")
-        return own
 
     def _fill(self, template: str, path: Path, **more: object) -> None:
         text = (files("fedkin.deployment") / "templates" / template).read_text()

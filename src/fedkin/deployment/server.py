@@ -87,6 +87,8 @@ class FederationFile:
         name = str(method.pop("name", "fedavg"))
         algorithm = Auto(**method) if name == Auto.name else algorithms.make(name, method)
         options = make_options(**{**run, "engine": "flower"})
+        if (options.device, options.precision) != ("cpu", "float32"):
+            raise FedkinError("Flower sites compute on the CPU in float32; leave device and precision out of [run]")
         model = read_section("model", ModelSection, sections.get("model", {}))
         return cls(federation, model.name, model.allowed, algorithm, given, options)
 

@@ -13,6 +13,7 @@ True
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +98,7 @@ def diagnose(
     settings = make_options(rounds=0, seed=seed, **{"dtype": "float64", **options})
     run = make_run(federation, model, algorithm, settings, graph)
     try:
-        setting, linked = run.setting, run.setting.needs_graph(algorithm.name)
+        setting, linked = run.setting, algorithm.linked(run.setting)
         at = run.state.rows if rows is None else torch.as_tensor(np.asarray(rows), dtype=setting.spec.dtype)
         if at.shape != run.state.rows.shape:
             raise FedkinError(
@@ -133,6 +134,7 @@ def stationary_point(hessians: np.ndarray, linear: np.ndarray, graph: ClientGrap
     """The W (K, P) with ∇F_k(w_k) + s Σ_l a_kl (w_k − w_l) = 0 for F_k(w) = ½ wᵀH_k w − b_kᵀw: one linear system.
 
     (blockdiag(H_1, …, H_K) + s L⊗I) vec(W) = vec(b); hessians (K, P, P), linear (K, P), s = cη ≥ 0.
+    Nodes of the graph behind the clients have no loss (FedU's hub).
 
     >>> pair = ClientGraph([[0, 1], [1, 0]])
     >>> stationary_point(np.ones((2, 1, 1)), np.array([[0.0], [3.0]]), pair, strength=1.0)
@@ -140,6 +142,8 @@ def stationary_point(hessians: np.ndarray, linear: np.ndarray, graph: ClientGrap
            [2.]])
     """
     clients, parameters = linear.shape
+    hubs = len(graph) - clients
+    hessians, linear = np.pad(hessians, ((0, hubs), (0, 0), (0, 0))), np.pad(linear, ((0, hubs), (0, 0)))
     blocks = sp.block_diag(list(hessians), format="csc")
     system = blocks + strength * sp.kron(graph.laplacian(), sp.eye_array(parameters), format="csc")
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -149,7 +153,7 @@ def stationary_point(hessians: np.ndarray, linear: np.ndarray, graph: ClientGrap
         raise FedkinError(
             "the stationary point is not unique: some client's loss is flat; add weight decay or a graph edge"
         )
-    return solution.reshape(clients, parameters)
+    return solution.reshape(-1, parameters)[:clients]
 
 
 # --- what clients do --------------------------------------------------------------------------------------------------
@@ -166,8 +170,9 @@ class Curvature:
         parameters = dict(module.named_parameters())
         self.weights = [parameters[slot.name] for slot in shard.spec.layout.parameters]
         x, y = shard.train.of(k)
-        loss = loss_of(shard.task)(module(x), y).mean()
-        loss = loss + weight_decay / 2 * sum(w.square().sum() for w in self.weights)
+        self._each = loss_of(shard.task)(module(x), y)
+        loss = self._each.mean() + weight_decay / 2 * sum(w.square().sum() for w in self.weights)
+        self.loss = float(loss.detach())
         self._gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, self.weights, create_graph=True)])
 
     @property
@@ -175,10 +180,30 @@ class Curvature:
         """∇F_k, (P,)."""
         return self._gradient.detach()
 
+    def spread(self) -> float:
+        """(1/n) Σ_i ‖∇ℓ_i − ∇ℓ‖² over the samples: one backward pass each."""
+        single = []
+        for loss in self._each.reshape(len(self._each), -1).mean(dim=1):
+            slopes = torch.autograd.grad(loss, self.weights, retain_graph=True, materialize_grads=True)
+            single.append(torch.cat([g.reshape(-1) for g in slopes]))
+        stacked = torch.stack(single)
+        return float((stacked - stacked.mean(dim=0)).square().sum(dim=1).mean())
+
     def times(self, vector: Tensor) -> Tensor:
         """∇²F_k · v, (P,)."""
         product = torch.autograd.grad(self._gradient @ vector, self.weights, retain_graph=True, materialize_grads=True)
         return torch.cat([p.reshape(-1) for p in product])
+
+
+def steepest(times: Callable[[Tensor], Tensor], vector: Tensor, iterations: int) -> float:
+    """The largest absolute eigenvalue of a symmetric operator v ↦ times(v), by power iteration from a vector."""
+    size = vector.norm()
+    for _ in range(iterations):
+        if size == 0:
+            break
+        vector = times(vector / size)
+        size = vector.norm()
+    return float(size)
 
 
 @client_task("smoothness")
@@ -189,13 +214,7 @@ def smoothness_task(shard: Shard, request: Request) -> dict[str, Tensor]:
         curvature = Curvature(shard, k, request.per_client["rows"][i], request.shared["weight_decay"])
         start = shard.streams.generator("curvature", shard.names[k]).standard_normal(shard.spec.layout.n_parameters)
         vector = torch.from_numpy(start).to(shard.spec.dtype)
-        size = vector.norm()
-        for _ in range(request.shared["iterations"]):
-            if size == 0:
-                break
-            vector = curvature.times(vector / size)
-            size = vector.norm()
-        found[i] = size
+        found[i] = steepest(curvature.times, vector, request.shared["iterations"])
     return {"smoothness": found}
 
 

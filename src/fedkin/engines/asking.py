@@ -50,8 +50,10 @@ class Asking(ABC):
         """What the clients `request.ids` (positions in the federation) answer, in the order asked."""
 
     @abstractmethod
-    def _exchange(self, letter: str, task: str, request: Request, graph: ClientGraph, padded: bool) -> Exchanged:
-        """The same after letters went along the edges of the graph between the clients `request.ids`."""
+    def _exchange(
+        self, letter: str, task: str, request: Request, graph: ClientGraph, padded: bool, senders: np.ndarray
+    ) -> Exchanged:
+        """The same after letters went along the edges of the graph from the `senders` to the clients `request.ids`."""
 
     def ask(
         self,
@@ -81,9 +83,11 @@ class Asking(ABC):
         shared: Mapping[str, Any] | None = None,
         bill: bool = True,
         padded: bool = False,
+        senders: np.ndarray | None = None,
     ) -> Replies:
+        writers = ids if senders is None else senders
         graph, request = needs_graph(task, self.graph), Request(ids, {}, dict(shared or {}))
-        answer = self._reminded(lambda: self._exchange(letter, task, request, graph, padded))
+        answer = self._reminded(lambda: self._exchange(letter, task, request, graph, padded, writers))
         if bill and not self._reminding:
             self.traffic.add_letters(answer.letters, answer.letter_bytes)
         replies = settled(task, self.names, answer.ids, answer.arrays, answer.failed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from fedkin.federation import Federation
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, find_task
 from fedkin.models import ModelSpec
+from fedkin.placement import on_device
 from fedkin.streams import Streams
 
 
@@ -36,14 +37,22 @@ class Host:
     """A shard and the way questions are put to it. Every engine has one per process that holds clients."""
 
     def __init__(self, federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None = None) -> None:
-        self.shard = Shard(federation, spec, streams, workers)
+        self.placement = spec.placement
+        with self.placement.here():
+            self.shard = Shard(federation, spec, streams, workers)
         self.names = federation.names
 
     def answer(self, task: str, request: Request) -> Answer:
         """Do the task. If it breaks, it is done again client by client, so that those who fail are named."""
         function = find_task(task)
+        if not self.placement.on_host:
+            here = self.placement.device
+            per_client, shared = on_device(request.per_client, here), on_device(request.shared, here)
+            mail = request.mail and replace(request.mail, letters=request.mail.letters.to(here))
+            request = replace(request, per_client=per_client, shared=shared, mail=mail)
         try:
-            return Answer(request.ids, function(self.shard, request))
+            with self.placement.here():
+                return Answer(request.ids, function(self.shard, request))
         except FedkinError:
             raise
         except Forgot:
@@ -59,7 +68,8 @@ class Host:
         failed: dict[str, str] = {}
         for position, k in enumerate(request.ids):
             try:
-                answers.append(find_task(task)(self.shard, request.only(position)))
+                with self.placement.here():
+                    answers.append(find_task(task)(self.shard, request.only(position)))
                 good.append(int(k))
             except Exception as problem:
                 failed[self.names[k]] = _failure(task, problem)
@@ -71,15 +81,17 @@ class Host:
         """Copies of the private state that clients are about to send, (k, …)."""
         if letter not in self.shard.store:
             raise unknown("private state of the clients", letter, sorted(self.shard.store))
-        return self.shard.store[letter][torch.from_numpy(ids)]
+        return self.shard.store[letter][torch.as_tensor(ids)]
 
     def snapshot(self) -> dict[str, Tensor]:
-        """The clients' private state, name → (clients, …)."""
-        return {**self.shard.store, **{name + UNSET: mask for name, mask in self.shard.unset.items()}}
+        """The clients' private state, name → (clients, …), on the CPU."""
+        state = {**self.shard.store, **{name + UNSET: mask for name, mask in self.shard.unset.items()}}
+        return {name: value.cpu() for name, value in state.items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Put private state back; what was made from it is made again when it is needed."""
-        copies = {name: value.clone() for name, value in state.items()}
+        device = torch.device(self.placement.device)
+        copies = {name: value.to(device, copy=True) for name, value in state.items()}
         self.shard.unset = {name.removesuffix(UNSET): copies.pop(name) for name in state if name.endswith(UNSET)}
         self.shard.store = copies
         self.shard.objects.clear()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from fedkin.clients import carried, n_bytes
 from fedkin.engines.asking import Asking, Exchanged
 from fedkin.engines.host import Answer, Host
@@ -25,9 +27,11 @@ class InProcess(Asking, Host):
     def _answer_to(self, task: str, request: Request) -> Answer:
         return self.answer(task, request)
 
-    def _exchange(self, letter: str, task: str, request: Request, graph: ClientGraph, padded: bool) -> Exchanged:
+    def _exchange(
+        self, letter: str, task: str, request: Request, graph: ClientGraph, padded: bool, senders: np.ndarray
+    ) -> Exchanged:
         ids = request.ids
-        mail = Mail.along(graph, ids, ids, self.outbox(letter, ids))
+        mail = Mail.along(graph, ids, senders, self.outbox(letter, senders))
         answer = self.answer(task, replace(request, mail=mail))
         size = n_bytes({"letter": mail.letters[:1]})
-        return Exchanged(answer.ids, answer.arrays, answer.failed, answer.forgot, carried(graph, ids), size)
+        return Exchanged(answer.ids, answer.arrays, answer.failed, answer.forgot, carried(graph, ids, senders), size)

@@ -125,17 +125,19 @@ class Sharded(Asking):
             questions[host] = Question(task, self.place[ids[positions]], mine, request.shared)
         return self._merged(ids, asked, self._send(questions))
 
-    def _exchange(self, letter: str, task: str, request: Request, graph: ClientGraph, padded: bool) -> Exchanged:
+    def _exchange(
+        self, letter: str, task: str, request: Request, graph: ClientGraph, padded: bool, senders: np.ndarray
+    ) -> Exchanged:
         ids, asked = request.ids, self._asked(request.ids)
         questions = {
             host: Question(task, self.place[ids[positions]], {}, request.shared) for host, positions in asked.items()
         }
-        posts = {host: self._post(graph, ids[positions], ids, padded) for host, positions in asked.items()}
+        posts = {host: self._post(graph, ids[positions], senders, padded) for host, positions in asked.items()}
         said, size = self._deliver(letter, posts, questions)
         answer = self._merged(ids, asked, said)
-        silent = [positions for host, positions in asked.items() if isinstance(said[host], str)]
-        present = np.delete(ids, np.concatenate(silent)) if silent else ids
-        return Exchanged(answer.ids, answer.arrays, answer.failed, answer.forgot, carried(graph, present), size)
+        silent = [host for host, answered in said.items() if isinstance(answered, str)]
+        present, wrote = (some[~np.isin(self.home[some], silent)] for some in (ids, senders))
+        return Exchanged(answer.ids, answer.arrays, answer.failed, answer.forgot, carried(graph, present, wrote), size)
 
     def snapshot(self) -> dict[str, Tensor]:
         parts = self._snapshots()
@@ -167,10 +169,10 @@ class Sharded(Asking):
         home = self.home[ids[order]]
         return {int(host): order[home == host] for host in np.unique(home)}
 
-    def _post(self, graph: ClientGraph, receivers: np.ndarray, ids: np.ndarray, padded: bool) -> Post:
+    def _post(self, graph: ClientGraph, receivers: np.ndarray, writers: np.ndarray, padded: bool) -> Post:
         """Which letters the clients `receivers` of one host may read, sender's host by sender's host."""
         links = sp.csr_array(graph.adjacency[receivers])
-        linked = np.intersect1d(np.unique(links.indices), ids)
+        linked = np.intersect1d(np.unique(links.indices), writers)
         senders = linked[np.argsort(self.home[linked], kind="stable")]
         homes = self.home[senders]
         parcels = tuple(Parcel(int(h), self.place[senders[homes == h]]) for h in np.unique(homes))

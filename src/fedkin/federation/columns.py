@@ -105,8 +105,7 @@ def cleaned(values: pd.Series, sentinels: tuple[str, ...] = ()) -> pd.Series:
         return values.mask(values.isin(found)) if found and values.isin(found).any() else values
     if values.dtype.kind in "mM":
         return values
-    written = values.map(lambda cell: isinstance(cell, str))
-    text = values.where(~written, values.str.strip()) if written.any() else values  # truth values alone have no .str
+    text = _trimmed(values)
     if text.equals(values) and not sentinels and not text.eq("").any():
         return values
     known = text.mask(text.isin([*sentinels, ""]))
@@ -116,6 +115,16 @@ def cleaned(values: pd.Series, sentinels: tuple[str, ...] = ()) -> pd.Series:
         except (TypeError, ValueError):
             pass
     return known
+
+
+def _trimmed(values: pd.Series) -> pd.Series:
+    """Text without blanks around it; cells that are no text stay."""
+    from pandas.api.types import infer_dtype
+
+    if infer_dtype(values, skipna=True) == "string":
+        return values.str.strip()
+    written = values.map(lambda cell: isinstance(cell, str))
+    return values.where(~written, values.str.strip()) if written.any() else values  # truth values alone have no .str
 
 
 def has_leading_zeros(values: pd.Series) -> bool:

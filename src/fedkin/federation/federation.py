@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 
 from fedkin.errors import FedkinError, unknown
+from fedkin.federation.datasets import read_datasets
 from fedkin.federation.reading import common_shape, read_public, read_samples
+from fedkin.federation.scaling import Rescaling, read_scaling
 from fedkin.federation.split import PARTS, Holdout, Split
 from fedkin.federation.targets import encoded
+from fedkin.federation.unread import Unread
 from fedkin.notebook import html_table
 from fedkin.task import Kind, Task
 
@@ -74,15 +77,20 @@ class Federation:
         if len(empty):
             name = self.names[int(empty[0])]
             raise FedkinError(f"client {name!r} has no training samples; drop it or give it data")
-        for which in ("train", "validation", "test"):
-            split: Split = getattr(self, which)
-            if split.x.dtype.kind == "f" and not np.isfinite(split.x).all():
-                self._blame(split, split.x, which, "x")
-            if split.y.dtype.kind == "f" and not np.isfinite(split.y).all():
-                self._blame(split, split.y, which, "y")
+        for which, split in self._splits().items():
+            if isinstance(split.stored, np.ndarray):  # what is unread is looked through once, by `from_arrays`
+                self._refuse_infinite(split, [split.stored], which, "x")
+            self._refuse_infinite(split, [split.y], which, "y")
 
-    def _blame(self, split: Split, values: np.ndarray, which: str, name: str) -> None:
-        row = int(np.argwhere(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0, 0])
+    def _refuse_infinite(self, split: Split, blocks: Iterable[np.ndarray], which: str, name: str) -> None:
+        start = 0
+        for values in blocks:
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+                self._blame(split, start + int(np.argmax(bad)), which, name)
+            start += len(values)
+
+    def _blame(self, split: Split, row: int, which: str, name: str) -> None:
         client = self.names[int(np.searchsorted(split.offsets, row, side="right")) - 1]
         raise FedkinError(
             f"client {client!r}: {name} of its {which} samples holds NaN or infinity; drop or impute these values"
@@ -101,11 +109,14 @@ class Federation:
         classes: Sequence[Hashable] | None = None,
         tokens: bool = False,
         seed: int = 0,
+        scaling: float | Rescaling | None = None,
         **about: Unpack[About],
     ) -> Federation:
         """A federation from `{client name: (X, y)}`.
 
-        `X` is `(n, *input shape)`, `y` is `(n,)` labels or numbers. Each client is split into train, validation and test,
+        `X` is `(n, *input shape)`, `y` is `(n,)` labels or numbers. `X` is kept in its own type (uint8 images as bytes), and a
+        memory-mapped `X` stays in its file; `scaling` says what makes inputs of it, batch by batch: a number to multiply by
+        (1/255), or a `fedkin.federation.Rescaling`. Each client is split into train, validation and test,
         stratified by class where a class has enough samples. A client may instead bring its own split as
         `{"train": (X, y), "test": (X, y), "validation": (X, y)}` (the last is optional).
         `task` is guessed when not given: integer, boolean and text targets are classes, several columns of 0 and 1 are
@@ -116,15 +127,19 @@ class Federation:
         """
         if not isinstance(clients, Mapping) or not clients:
             raise FedkinError("from_arrays needs a mapping {client name: (X, y)} with at least one client")
-        holdout = Holdout(test_fraction, validation_fraction, seed)
+        holdout, scale = Holdout(test_fraction, validation_fraction, seed), read_scaling(scaling)
         names = tuple(str(name) for name in clients)
         given = [read_samples(name, value) for name, value in zip(names, clients.values())]
         shape = common_shape(names, given)
         learned, samples = encoded(names, given, shape, task, classes, tokens)
         stratify = learned.one_label
         parts = [holdout.split(name, own, stratify) for name, own in zip(names, samples)]
-        train, validation, test = (Split.join([own[part] for own in parts]) for part in PARTS)
-        return cls(names, learned, train, validation, test, public=read_public(public, shape), **about)
+        train, validation, test = (Split.join([own[part] for own in parts], scale) for part in PARTS)
+        made = cls(names, learned, train, validation, test, public=read_public(public, shape), **about)
+        for which, split in made._splits().items():
+            if isinstance(split.stored, Unread) and not split.stored.itemwise:
+                made._refuse_infinite(split, split.blocks(), which, "x")
+        return made
 
     @classmethod
     def from_frame(cls, frame: Any, client: str, target: str, **options: Any) -> Federation:
@@ -149,19 +164,21 @@ class Federation:
         return cls.from_arrays(arrays_of(source, inputs, target), **options)
 
     @classmethod
-    def from_datasets(cls, datasets: Mapping[str, Any], **options: Any) -> Federation:
-        """A federation from `{client name: torch Dataset}` whose items are (input, target) pairs."""
-        clients = {}
-        for name, dataset in datasets.items():
-            try:
-                items = [dataset[i] for i in range(len(dataset))]
-                xs, ys = zip(*((np.asarray(x), np.asarray(y)) for x, y in items))
-            except (TypeError, ValueError) as problem:
-                raise FedkinError(
-                    f"client {name!r}: its dataset must have a length and yield (input, target) pairs ({problem})"
-                ) from problem
-            clients[name] = (np.stack(xs), np.stack(ys))
-        return cls.from_arrays(clients, **options)
+    def from_datasets(
+        cls,
+        datasets: Mapping[str, Any],
+        lazy: bool | Literal["auto"] = "auto",
+        readers: int | None = None,
+        **options: Any,
+    ) -> Federation:
+        """A federation from `{client name: torch Dataset}` whose items are (input, target) pairs.
+
+        All items are read where memory holds them. Else, or with `lazy=True`, an item is read when a batch needs it, by
+        its `__getitem__` in some processes (`readers`, 0: in this one); targets are read once, unless the data set lists
+        them as `targets`. Items must be the same whenever they are read; random changes are for `train(augment=…)`.
+        `options` are those of `from_arrays`.
+        """
+        return cls.from_arrays(read_datasets(datasets, lazy, readers), **options)
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -172,7 +189,7 @@ class Federation:
         what = f"classification with {len(self.task.classes)} classes"
         if not self.task.one_label:
             what = f"{self.task.kind} with outputs {self.task.output_shape}"
-        sizes = " / ".join(f"{len(s.x)} {n}" for n, s in self._splits().items())
+        sizes = " / ".join(f"{len(s.y)} {n}" for n, s in self._splits().items())
         return f"Federation({len(self)} clients, {what}, inputs {self.task.input_shape}, {sizes} samples)"
 
     def _repr_html_(self) -> str:
@@ -235,9 +252,15 @@ class Federation:
         digest = hashlib.blake2b(digest_size=12)
         digest.update("\x1f".join(self.names).encode())
         for split in self._splits().values():
-            for array in (split.offsets, split.y, split.x):
+            for array in (split.offsets, split.y, *self._seen(split)):
                 digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
+
+    def _seen(self, split: Split) -> Iterable[np.ndarray]:
+        """What the fingerprint sees of the inputs: all, but of those read item by item each client's first one."""
+        if isinstance(split.stored, Unread) and split.stored.itemwise:
+            return [split.inputs(split.offsets[:-1][split.sizes > 0])]
+        return split.blocks()
 
     def roster(self) -> Roster:
         """What a server may know of this federation: names, sizes, the task, and no sample."""

@@ -52,18 +52,17 @@ def folded(
         raise FedkinError(f"folds = {count}; at least 2 are needed")
     which = [assign(federation, k, count, seed) for k in range(len(federation))]
     rest, held = [], []
-    used = count if used is None else used
+    used, train = count if used is None else used, federation.train
     numbers = range(used + whole)
     for fold in numbers:
         for k in range(len(federation)):
-            x, y = federation.train[k]
             out = (which[k] == fold) & (fold < used)
-            rest.append((x[~out], y[~out]))
-            held.append((x[out], y[out]))
-    x, y = federation.train.x[:0], federation.train.y[:0]
+            rest.append(train.part(k, np.flatnonzero(~out)))
+            held.append(train.part(k, np.flatnonzero(out)))
+    nobody = train.part(0, np.arange(0))
     names = fold_names(federation.names, used, whole)
-    nothing = Split.join([(x, y)] * len(names))
-    return Federation(names, federation.task, Split.join(rest), Split.join(held), nothing)
+    parts = [Split.join(part, train.scaling) for part in (rest, held, [nobody] * len(names))]
+    return Federation(names, federation.task, parts[0], parts[1], parts[2])
 
 
 def is_series(task: Task) -> bool:
@@ -77,7 +76,7 @@ def _series(n: int, count: int) -> np.ndarray:
 
 def assign(federation: Federation, k: int, count: int, seed: int) -> np.ndarray:
     """The fold of each training sample of client k, (n_k,); −1: never held out."""
-    y = federation.train[k][1]
+    y = federation.train.y[federation.train.offsets[k] : federation.train.offsets[k + 1]]
     n = len(y)
     if n == 1:
         return np.array([-1])
@@ -95,12 +94,14 @@ def joined_splits(one: Split, other: Split) -> Split:
     """The samples of two splits of the same clients as one."""
     if not other.sizes.any():
         return one
-    return Split.join([(np.concatenate([a, c]), np.concatenate([b, d])) for (a, b), (c, d) in zip(one, other)])
+    pairs = [[split.part(k, np.arange(split.sizes[k])) for split in (one, other)] for k in range(len(one))]
+    both = Split.join([part for pair in pairs for part in pair], one.scaling)
+    return Split(both.stored, both.y, both.offsets[::2], one.scaling)
 
 
 def whole_training(federation: Federation) -> Federation:
     """The federation with its validation samples among those for training: folds take their place."""
-    nothing = Split.join([(federation.train.x[:0], federation.train.y[:0])] * len(federation))
+    nothing = Split.join([federation.train.part(0, np.arange(0))] * len(federation), federation.train.scaling)
     return replace(federation, train=joined_splits(federation.train, federation.validation), validation=nothing)
 
 
@@ -109,8 +110,12 @@ def without_fold(federation: Federation, count: int, fold: int, seed: int = 0) -
 
     Graph, public inputs and all that is known of the clients stay. Clients with a single sample hold out nothing.
     """
-    which = [assign(federation, k, count, seed) == fold for k in range(len(federation))]
-    rest = Split.join([(x[~out], y[~out]) for (x, y), out in zip(federation.train, which)])
-    held = Split.join([(x[out], y[out]) for (x, y), out in zip(federation.train, which)])
-    nothing = Split.join([(federation.train.x[:0], federation.train.y[:0])] * len(federation))
+    train, clients = federation.train, range(len(federation))
+    out = [assign(federation, k, count, seed) == fold for k in clients]
+    parts = (
+        [train.part(k, np.flatnonzero(~out[k])) for k in clients],
+        [train.part(k, np.flatnonzero(out[k])) for k in clients],
+        [train.part(0, np.arange(0))] * len(federation),
+    )
+    rest, held, nothing = (Split.join(part, train.scaling) for part in parts)
     return replace(federation, train=rest, validation=held, test=nothing)

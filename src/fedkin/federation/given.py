@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.errors import FedkinError
+from fedkin.federation.unread import Unread
 
 
 def check_fractions(test: Any, validation: Any) -> None:
@@ -19,7 +20,9 @@ def check_fractions(test: Any, validation: Any) -> None:
 
 
 def as_array(name: str, what: str, value: Any) -> np.ndarray:
-    """A client's samples or targets as an array."""
+    """A client's samples or targets as an array; what is unread stays so."""
+    if isinstance(value, Unread):
+        return value  # type: ignore[return-value]
     try:
         return np.asarray(value)
     except (ValueError, TypeError, OverflowError) as problem:  # ragged lists

@@ -1,35 +1,63 @@
-"""Split: the samples of all clients in one array. Holdout: which samples of a client are for training and which for tests."""
+"""Split: the samples of all clients, one after the other. Holdout: which of a client's are for training, which for tests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from fedkin.federation.given import check_fractions
+from fedkin.federation.scaling import Rescaling
+from fedkin.federation.unread import Unread, mapped
 from fedkin.streams import Streams
 
 PARTS = ("train", "validation", "test")
+
+
+SEEN_AT_ONCE = 2**24
+"""Samples outside of memory are looked through so many bytes at a time."""
 
 
 @dataclass(frozen=True)
 class Split:
     """The samples of all clients in one array, client after client (a ragged array).
 
-    Client k owns rows `offsets[k]:offsets[k+1]` of `x` (n, *input shape) and `y` (n,) or (n, *output shape).
+    Client k owns rows `offsets[k]:offsets[k+1]` of `stored` (n, *input shape), samples as they are kept: an array of any
+    number type, or `Unread`; and of `y` (n,) or (n, *output shape). `scaling` makes inputs of what is stored.
     """
 
-    x: np.ndarray
+    stored: np.ndarray | Unread
     y: np.ndarray
     offsets: np.ndarray
+    scaling: Rescaling = field(default_factory=Rescaling)
 
     @classmethod
-    def join(cls, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Split:
-        """Put the (x, y) of every client one after the other."""
+    def join(cls, parts: Sequence[tuple[Any, np.ndarray]], scaling: Rescaling | None = None) -> Split:
+        """Put the (stored samples, y) of every client one after the other; what is mapped or unread stays so."""
         sizes = [len(x) for x, _ in parts]
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return cls(np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]), offsets)
+        samples = [x for x, _ in parts]
+        afar = any(isinstance(x, Unread) or mapped(x) for x in samples)
+        stored = Unread.join(samples) if afar else np.concatenate(samples)
+        return cls(stored, np.concatenate([y for _, y in parts]), offsets, scaling or Rescaling())
+
+    @property
+    def x(self) -> np.ndarray:
+        """All inputs, (n, *input shape): a float copy where they are stored in another way."""
+        return self.inputs(slice(None))
+
+    def inputs(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Some inputs, (rows, *input shape)."""
+        return self.scaling(self.stored[rows])
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """All inputs, some at a time where they are stored in another way."""
+        size = max(1, SEEN_AT_ONCE // max(1, 4 * int(np.prod(self.stored.shape[1:]))))
+        whole = self.scaling.plain and isinstance(self.stored, np.ndarray) and not mapped(self.stored)
+        size = max(1, len(self.stored)) if whole else size
+        return (self.inputs(slice(start, start + size)) for start in range(0, max(1, len(self.stored)), size))
 
     @property
     def sizes(self) -> np.ndarray:
@@ -41,7 +69,15 @@ class Split:
 
     def __getitem__(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         rows = slice(int(self.offsets[k]), int(self.offsets[k + 1]))
-        return self.x[rows], self.y[rows]
+        return self.inputs(rows), self.y[rows]
+
+    def part(self, k: int, rows: np.ndarray) -> tuple[np.ndarray | Unread, np.ndarray]:
+        """Some samples of client k (positions among its own) as they are stored, and their targets."""
+        own = int(self.offsets[k]) + rows
+        return self._taken(own), self.y[own]
+
+    def _taken(self, rows: np.ndarray) -> np.ndarray | Unread:
+        return self.stored.take(rows) if isinstance(self.stored, Unread) else self.stored[rows]
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         return (self[k] for k in range(len(self)))
@@ -54,7 +90,7 @@ class Split:
         sizes = self.sizes[chosen]
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         index = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], sizes)
-        return Split(self.x[index], self.y[index], offsets)
+        return Split(self._taken(index), self.y[index], offsets, self.scaling)
 
 
 @dataclass(frozen=True)
@@ -76,13 +112,15 @@ class Holdout:
         return stratified(n, labels, self.test, self.validation, Streams(self.seed).generator("split", client))
 
     def split(
-        self, client: str, samples: Mapping[str, tuple[np.ndarray, np.ndarray]], stratify: bool
-    ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        self, client: str, samples: Mapping[str, tuple[Any, np.ndarray]], stratify: bool
+    ) -> dict[str, tuple[Any, np.ndarray]]:
         """A client's (x, y) in all three parts: "all" of them divided here, or its own parts, empty where it has none."""
         if "all" in samples:
             x, y = samples["all"]
             index = self.indices(client, len(x), y if stratify else None)
-            return {part: (x[rows], y[rows]) for part, rows in index.items()}
+            kept = Unread.over(x) if mapped(x) else x
+            take = kept.take if isinstance(kept, Unread) else kept.__getitem__
+            return {part: (take(rows), y[rows]) for part, rows in index.items()}
         x, y = samples["train"]
         return {part: samples.get(part, (x[:0], y[:0])) for part in PARTS}
 

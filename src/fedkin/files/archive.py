@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import numpy as np
@@ -26,6 +27,11 @@ RATIO = 20.0
 def write_archive(file: IO[bytes], arrays: Mapping[str, np.ndarray], compress: bool = True) -> None:
     """Arrays as .npz into an open file (see `fedkin.files.whole`)."""
     (np.savez_compressed if compress else np.savez)(file, **arrays)  # type: ignore[arg-type]
+
+
+def write_array(file: IO[bytes], array: np.ndarray) -> None:
+    """An array as .npy into an open file. numpy itself would write past Python, and not say why it could not."""
+    np.save(SimpleNamespace(write=file.write), array, allow_pickle=False)
 
 
 def read_archive(

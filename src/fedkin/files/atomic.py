@@ -134,10 +134,15 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def clean_up(folder: Path) -> None:
-    """Remove what killed writers left in a folder and those below it. Only the folder's owner may call this."""
+def clean_up(folder: Path, owned: bool = True) -> None:
+    """Remove what killed writers left in a folder and those below it.
+
+    Only the folder's owner may call this; others may with `owned=False`: what living processes of this machine write stays.
+    """
     for left in [*folder.rglob(".*.part")]:
-        _remove(left)
+        writer = re.search(r"\.(\d+)\.part$", left.name)
+        if owned or (writer and not _alive(int(writer[1]))):
+            _remove(left)
 
 
 def _drop_dead(path: Path) -> None:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import IO
 
 from fedkin.errors import FedkinError
+from fedkin.files.atomic import told_apart
 
 
 class Lock:
@@ -24,7 +25,8 @@ class Lock:
         self._file: IO[str] | None = None
         path.parent.mkdir(parents=True, exist_ok=True)
         while self._file is None:
-            file = open(path, "a+")  # noqa: SIM115 (it stays open as long as the lock is held)
+            with told_apart(path, "was not written"):
+                file = open(path, "a+")  # noqa: SIM115 (it stays open as long as the lock is held)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -38,9 +40,9 @@ class Lock:
                 self._file = file
             else:
                 file.close()  # its last owner has just removed it
-        self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        self._file.flush()
+        with suppress(OSError):  # the lock holds without the note, on a full disk
+            self._file.truncate(0)
+            os.write(self._file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
 
     def _still_named(self, file: IO[str]) -> bool:
         try:

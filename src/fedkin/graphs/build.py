@@ -89,6 +89,21 @@ def _statistics(names: Sequence[str], disclosed: Disclosed, seed: int, option: s
     return similarity.from_statistics(stats, names, weights or "similarity", scale or None, **how)  # type: ignore[arg-type]
 
 
+@builder("correlation")
+def _correlation(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
+    _nothing("correlation", option)
+    return similarity.correlated(np.asarray(disclosed("statistics"), dtype=float)[:, 0], names)
+
+
+@builder("kl")
+def _kl(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
+    """kl, of inputs taken for normal, or kl:labels."""
+    if option == "labels":
+        return similarity.label_divergence(disclosed("label_counts"), names)
+    _nothing("kl", option)
+    return similarity.input_divergence(disclosed("statistics"), names)
+
+
 @builder("gaussian")
 def _gaussian(names: Sequence[str], disclosed: Disclosed, seed: int, option: str) -> ClientGraph:
     _nothing("gaussian", option)

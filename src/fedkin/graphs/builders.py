@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,6 +34,24 @@ def equal(names: Sequence[str], weight: float = 0.5) -> ClientGraph:
 def empty(names: Sequence[str]) -> ClientGraph:
     """No edges: every client alone."""
     return ClientGraph(sp.csr_array((len(names), len(names))), names)
+
+
+@lru_cache(maxsize=4)
+def starred(graph: ClientGraph, weight: float) -> ClientGraph:
+    """A graph with one node more, the last, joined to every client by an edge of `weight`: a star where it has no edges.
+
+    >>> starred(empty(["a", "b"]), 0.5).adjacency.toarray()
+    array([[0. , 0. , 0.5],
+           [0. , 0. , 0.5],
+           [0.5, 0.5, 0. ]])
+    """
+    spokes = sp.csr_array(np.full((len(graph), 1), float(weight)))
+    name = "hub"
+    while name in graph.names:
+        name += "'"
+    return ClientGraph(
+        sp.block_array([[graph.adjacency, spokes], [spokes.T, None]], format="csr"), (*graph.names, name)
+    )
 
 
 def label_overlap(counts: np.ndarray, names: ClientNames = None) -> ClientGraph:

@@ -39,7 +39,7 @@ class EmbeddingGraph:
     def initial(self, streams: Streams, names: Sequence[str]) -> Tensor:
         """θ = (E₁, E₂, Θ₁, Θ₂) at the start: embeddings drawn by client name, Θ the identity."""
         words = uniform_words(streams.words("embedding", 0, client_keys(names)), 2 * self.size) >> np.uint64(11)
-        drawn = FIRST_SPREAD * torch.from_numpy(ndtri((words.astype(np.float64) + 0.5) / 2**53))
+        drawn = FIRST_SPREAD * torch.as_tensor(ndtri((words.astype(np.float64) + 0.5) / 2**53))
         one = torch.eye(self.size, dtype=torch.float64)
         return torch.cat(
             [drawn[:, : self.size].reshape(-1), drawn[:, self.size :].reshape(-1), *(one.reshape(-1),) * 2]

@@ -82,7 +82,7 @@ class StructureLearner:
         denoiser: list[Tensor] = []
         for shape in self.shapes[4:]:
             width = (shape[0] if len(shape) == 2 else denoiser[-1].shape[0]) ** -0.5
-            denoiser.append(torch.from_numpy(generator.uniform(-width, width, shape)))
+            denoiser.append(torch.as_tensor(generator.uniform(-width, width, shape)))
         return torch.cat([t.reshape(-1) for t in (weight, zero, weight, zero, *denoiser)])
 
     def graph(self, theta: Tensor, features: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ def masks(
         drawn = (uniform_words(words, steps * size) >> np.uint64(11)).astype(np.float64)
         return ((drawn + 0.5) / 2**53).reshape(len(names), steps, size).swapaxes(0, 1)
 
-    return torch.from_numpy(uniform("mask") < rate), torch.from_numpy(ndtri(uniform("noise")))
+    return torch.as_tensor(uniform("mask") < rate), torch.from_numpy(ndtri(uniform("noise")))
 
 
 # --- what a run keeps of its graphs -----------------------------------------------------------------------------------
@@ -162,4 +162,4 @@ def snapshot(graphs: Tensor, rounds: Tensor, names: Sequence[str], round: int | 
     kept = rounds.tolist()
     if round is not None and round not in kept:
         raise FedkinError(f"no graph of round {round} was kept; there are those of rounds {', '.join(map(str, kept))}")
-    return ClientGraph.symmetrised(graphs[-1 if round is None else kept.index(round)].numpy(), names)
+    return ClientGraph.symmetrised(graphs[-1 if round is None else kept.index(round)].cpu().numpy(), names)

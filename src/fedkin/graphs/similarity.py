@@ -51,13 +51,93 @@ def from_statistics(
     distance = np.mean(apart if published else [d / (d.sum() or 1.0) * (d.size - len(d)) for d in apart], axis=0)
     largest = distance.max(initial=0.0) or 1.0
     if weights == "similarity":
-        adjacency = (1 - distance / largest).clip(0 if published else LEAST)
-    elif weights == "gaussian":
+        return ClientGraph(_scaled(_alike(distance, 0 if published else LEAST), scale), names)
+    if weights == "gaussian":
         adjacency = np.exp(-((distance / _median(distance)) ** 2))
     else:
         adjacency = distance / largest if weights == "literal" else distance
     np.fill_diagonal(adjacency, 0)
     return ClientGraph(_scaled(adjacency, scale), names)
+
+
+def from_models(rows: np.ndarray, names: ClientNames = None) -> ClientGraph:
+    """FedPnP's graph learned from models (appendix A.5), one row of parameters per client (K, P).
+
+    The paper has A_ij grow with the distance ‖w_i − w_j‖; here it falls with it, max(1 − d/max d, 0.05).
+
+    >>> from_models(np.array([[0.0], [1.0], [4.0]])).adjacency.toarray()
+    array([[0.  , 0.75, 0.05],
+           [0.75, 0.  , 0.25],
+           [0.05, 0.25, 0.  ]])
+    """
+    rows = _features(rows, names)
+    return ClientGraph(_alike(cdist(rows, rows), LEAST), names)
+
+
+def correlated(features: np.ndarray, names: ClientNames = None) -> ClientGraph:
+    """a_ij = max(0, Pearson's correlation of two clients' vectors (K, M)), FedPnP's figure 5; 0 where a vector is constant.
+
+    >>> correlated(np.array([[0.0, 1.0, 2.0], [0.0, 2.0, 4.0], [2.0, 1.0, 0.0]])).adjacency.toarray().round(9)
+    array([[0., 1., 0.],
+           [1., 0., 0.],
+           [0., 0., 0.]])
+    """
+    features = _features(features, names)
+    centred = features - features.mean(axis=1, keepdims=True)
+    size = np.linalg.norm(centred, axis=1)
+    unit = centred / np.where(size > 0, size, 1.0)[:, None]
+    adjacency = (unit @ unit.T).clip(0, 1)
+    np.fill_diagonal(adjacency, 0)
+    return ClientGraph((adjacency + adjacency.T) / 2, names)
+
+
+def input_divergence(stats: np.ndarray, names: ClientNames = None) -> ClientGraph:
+    """a_ij = exp(−J_ij/σ), J the symmetric Kullback–Leibler divergence of two clients' inputs, σ its median over pairs.
+
+    From means and variances alone, of moments (K, 4, M): every feature is taken for normal,
+    J_ij = mean_m [ (v_i/v_j + v_j/v_i)/2 − 1 + (μ_i − μ_j)² (1/v_i + 1/v_j)/2 ]. A thousandth of a feature's mean variance is added
+    to each; features that vary nowhere are left out.
+    """
+    told = _stacked(stats, names)
+    mean, variance = told[:, 0], told[:, 1]
+    varies = variance.mean(axis=0) > 0
+    mean, variance = mean[:, varies], variance[:, varies] * 1.0
+    variance += 1e-3 * variance.mean(axis=0)
+    apart = np.zeros((len(told), len(told)))
+    for i in range(len(told) if varies.any() else 0):
+        ratio = (variance / variance[i] + variance[i] / variance) / 2 - 1
+        apart[i] = (ratio + np.square(mean - mean[i]) * (1 / variance + 1 / variance[i]) / 2).mean(axis=1)
+    return ClientGraph(_falling(apart), names)
+
+
+def label_divergence(counts: np.ndarray, names: ClientNames = None) -> ClientGraph:
+    """a_ij = exp(−J_ij/σ), J the symmetric Kullback–Leibler divergence of label shares, from counts (K, C) with 1/2 added to each.
+
+    >>> weights = label_divergence(np.array([[9, 1], [9, 1], [1, 9]])).adjacency.toarray()
+    >>> bool(weights[0, 1] == 1 and weights[0, 2] < weights[0, 1])
+    True
+    """
+    share = _features(counts, names) + 0.5
+    share /= share.sum(axis=1, keepdims=True)
+    logs = np.log(share)
+    own = (share * logs).sum(axis=1)
+    across = share @ logs.T
+    apart = (own[:, None] + own[None, :] - across - across.T) / 2
+    return ClientGraph(_falling(apart.clip(0)), names)
+
+
+def _alike(distance: np.ndarray, least: float) -> np.ndarray:
+    """max(1 − d/max d, least) off the diagonal, (K, K)."""
+    adjacency = (1 - distance / (distance.max(initial=0.0) or 1.0)).clip(least)
+    np.fill_diagonal(adjacency, 0)
+    return adjacency
+
+
+def _falling(apart: np.ndarray) -> np.ndarray:
+    """exp(−d/median d) off the diagonal, (K, K)."""
+    adjacency = np.exp(-(apart + apart.T) / 2 / _median(apart))
+    np.fill_diagonal(adjacency, 0)
+    return adjacency
 
 
 def gaussian(features: np.ndarray, names: ClientNames = None, sigma: float | None = None) -> ClientGraph:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.local.changes import Changes
 from fedkin.streams import permutations, uniform_words
 
 
@@ -19,10 +20,19 @@ class Batch(NamedTuple):
     x (active, b, *input), y (active, b, …), weight (active, b) as in `Plan`.
     """
 
-    active: int
     x: Tensor
     y: Tensor
     weight: Tensor
+    more: tuple[Tensor, ...] = ()
+    """What a loss of a method's own takes beside, each (active, b, …)."""
+
+    @property
+    def active(self) -> int:
+        return len(self.weight)
+
+    def among(self, which: Tensor | slice) -> Batch:
+        """The same of some of the clients."""
+        return Batch(self.x[which], self.y[which], self.weight[which], tuple(entry[which] for entry in self.more))
 
 
 @dataclass(frozen=True)
@@ -36,23 +46,22 @@ class Plan:
     index: Tensor
     weight: Tensor
     steps: np.ndarray
+    changes: Changes | None = None
+    """How the batches are augmented."""
     widths: np.ndarray | None = None
     """The largest batch of each step, (S,), where batches differ in size (private training); None: b."""
 
-    def batches(self, x: Tensor, y: Tensor) -> Iterator[Batch]:
-        """Step after step, the samples of all clients that make it. Clients must be sorted by steps, most first.
+    def each(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Step after step: how many clients make it, their samples (active, b) and weights (active, b).
 
-        All steps share one buffer for `x`: fresh memory for each costs as much as the copy. Use a batch before the next.
+        Clients must be sorted by steps, most first.
         """
         active = len(self.steps)
-        buffer = x.new_empty((self.index.shape[0] * self.index.shape[2], *x.shape[1:]))
         for step in range(self.index.shape[1]):
             while self.steps[active - 1] <= step:
                 active -= 1
             width = None if self.widths is None else int(self.widths[step])
-            index, weight = self.index[:active, step, :width], self.weight[:active, step, :width]
-            samples = torch.index_select(x, 0, index.reshape(-1), out=buffer[: index.numel()])
-            yield Batch(active, samples.view(*index.shape, *x.shape[1:]), y[index], weight)
+            yield active, self.index[:active, step, :width], self.weight[:active, step, :width]
 
 
 def count_steps(sizes: np.ndarray, batch_size: int, epochs: int, steps: int | None) -> np.ndarray:
@@ -69,6 +78,7 @@ def plan_batches(
     epochs: int,
     steps: int | None,
     dtype: torch.dtype,
+    changes: Changes | None = None,
 ) -> Plan:
     """Plan all steps of k clients. `words` (k,) seed the shuffles, `offsets` (k,) are the clients' first sample rows.
 
@@ -89,4 +99,4 @@ def plan_batches(
     sample = shuffles[np.arange(k)[:, None, None], epoch[:, :, None], np.minimum(place, shuffles.shape[2] - 1)]
     index = offsets[:, None, None] + np.where(real, sample, 0)
     weight = real / np.maximum(real.sum(axis=2, keepdims=True), 1)
-    return Plan(torch.from_numpy(index), torch.from_numpy(weight).to(dtype), total)
+    return Plan(torch.as_tensor(index), torch.as_tensor(weight).to(dtype), total, changes)

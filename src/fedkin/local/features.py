@@ -23,7 +23,7 @@ from fedkin.local.kernels.recurrent import stackable
 from fedkin.local.kernels.tapped import Penalty, TappedKernel, layers_up_to
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
-from fedkin.local.training import Chunk, train_chunks
+from fedkin.local.training import Chunk, slabs, train_chunks
 from fedkin.models.cut import Cut, cut
 from fedkin.task.losses import PerSample, loss_of
 
@@ -135,14 +135,14 @@ def part_features(
         answer["held"] = torch.zeros((len(ids), m), dtype=torch.bool)
 
     def work(chosen: np.ndarray) -> None:
-        pick = torch.from_numpy(chosen)
+        pick = torch.as_tensor(chosen)
         place = np.arange(int(sizes[chosen].max()))[None, :]
-        real = torch.from_numpy(place < sizes[chosen][:, None])
-        index = torch.from_numpy(samples.offsets[ids[chosen]][:, None] + np.minimum(place, sizes[chosen][:, None] - 1))
-        x = samples.x.index_select(0, index.reshape(-1)).view(*index.shape, *samples.x.shape[1:])
+        real = torch.as_tensor(place < sizes[chosen][:, None])
+        index = torch.as_tensor(samples.offsets[ids[chosen]][:, None] + np.minimum(place, sizes[chosen][:, None] - 1))
         kernel = tap.kernels.get()
         try:
-            features = kernel.outputs(rows[pick], x)[..., tap.outputs :]
+            seen = [kernel.outputs(rows[pick], samples.inputs(some)) for some in slabs(index, samples)]
+            features = torch.cat(seen, dim=1)[..., tap.outputs :]
         finally:
             tap.kernels.put(kernel)
         share = real.to(rows.dtype)
@@ -155,15 +155,15 @@ def part_features(
             answer["parts"][pick] = torch.einsum("knc,knd->kcd", member / counts.clamp(min=1)[:, None], features)
             answer["held"][pick] = counts > 0
 
-    shard.each(work, shard.chunks(ids, sizes, chunk_size(tap, sizes, samples.x)))
+    shard.each(work, shard.chunks(ids, sizes, chunk_size(tap, sizes, samples.numbers)))
     return answer
 
 
-def chunk_size(tap: Taps, sizes: np.ndarray, x: Tensor, limit: int = 2**22) -> int:
+def chunk_size(tap: Taps, sizes: np.ndarray, numbers: int, limit: int = 2**22) -> int:
     """How many clients to evaluate at once: few enough that their inputs stay small."""
     kernel = tap.kernels.get()
     tap.kernels.put(kernel)
-    return max(1, min(kernel.chunk, limit // max(1, int(sizes.max()) * x[0].numel())))
+    return max(1, min(kernel.chunk, limit // max(1, int(sizes.max()) * numbers)))
 
 
 def train_guided(
@@ -179,10 +179,10 @@ def train_guided(
 ) -> tuple[Tensor, Tensor]:
     """SGD on ℓ + strength·penalty(h_i, g_i), where g_i is the guide (k, m, d) of sample i's part; as `train` otherwise."""
     samples = shard.train
-    positions = torch.arange(len(samples.x))
+    positions = torch.arange(samples.count)
 
     def work(chunk: Chunk) -> Tensor:
-        mine, first = guides[chunk.place].to(rows.dtype), torch.from_numpy(samples.offsets[ids[chunk.place]])[:, None]
+        mine, first = guides[chunk.place].to(rows.dtype), torch.as_tensor(samples.offsets[ids[chunk.place]])[:, None]
         client = torch.arange(len(mine))[:, None]
         weights, rule, terms = chunk.weights, chunk.rule(), settings.terms()
         slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
@@ -190,12 +190,12 @@ def train_guided(
         kernel = tap.kernels.get()
         kernel.noise = chunk.kernel.noise
         try:
-            for a, x, where, weight in chunk.plan("batches").batches(samples.x, positions):
-                y = samples.y[where]
+            for batch in samples.batches(chunk.plan("batches"), positions):
+                a, where, y = batch.active, batch.y, samples.y[batch.y]
                 part = y if granularity == "class" else where - first[:a] if granularity == "aligned" else 0
                 goal = mine[client[:a], part].expand(*where.shape, -1)
                 count = None if chunk.counters is None else chunk.counters[:a]
-                total[:a] += kernel.gradient(chunk.rows[:a], x, y, weight, slopes[:a], count, goal)
+                total[:a] += kernel.gradient(chunk.rows[:a], batch._replace(y=y, more=(goal,)), slopes[:a], count)
                 for term in terms:
                     term.add(slopes[:a], weights[:a])
                 rule.step(weights[:a], slopes[:a])
@@ -223,7 +223,7 @@ def examination(shard: Shard, ids: np.ndarray, granularity: Granularity) -> Exam
     """
     samples, dtype, asked = shard.train, shard.spec.dtype, []
     for k in ids:
-        y = samples.of(int(k))[1]
+        y = samples.targets(int(k))
         part = {"client": torch.zeros(len(y), dtype=torch.int64), "class": y, "aligned": torch.arange(len(y))}[
             granularity
         ]

@@ -13,6 +13,7 @@ from torch import nn
 
 from fedkin.federation import Split
 from fedkin.models.front import Front
+from fedkin.threads import one_thread
 
 
 class Fronted:
@@ -35,7 +36,7 @@ class Fronted:
         return getattr(self._samples, name)
 
     def _features(self) -> torch.Tensor:
-        features = torch.empty((len(self.y), *self._front.shape), dtype=self._front.spec.dtype)
+        features = torch.empty((len(self.y), *self._front.shape), dtype=self._front.spec.dtype, device="cpu")
         modules: SimpleQueue[nn.Module] = SimpleQueue()
         for _ in range(self._workers):
             modules.put(self._front.spec.template().eval())
@@ -47,6 +48,11 @@ class Fronted:
             finally:
                 modules.put(module)
 
+        if self._workers == 1:  # on a device, too: torch's default device is the calling thread's
+            with one_thread():
+                for k in range(len(self.sizes)):
+                    work(k)
+            return features
         with ThreadPoolExecutor(self._workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             for _ in pool.map(work, range(len(self.sizes))):
                 pass

@@ -44,7 +44,7 @@ class Mail:
         if len(read) == len(self.senders):
             return self
         senders = tuple(self.senders[j] for j in read)
-        return Mail(self.receivers, senders, self.links[:, read], self.letters[torch.from_numpy(read.astype(np.int64))])
+        return Mail(self.receivers, senders, self.links[:, read], self.letters[torch.as_tensor(read.astype(np.int64))])
 
     def __len__(self) -> int:
         return len(self.receivers)
@@ -65,7 +65,7 @@ class Mail:
     @cached_property
     def weight(self) -> Tensor:
         """Σ_l a_kl over the letters of each receiver, (receivers,), float64."""
-        return torch.from_numpy(np.asarray(self.links.sum(axis=1), dtype=np.float64).ravel())
+        return torch.as_tensor(np.asarray(self.links.sum(axis=1), dtype=np.float64).ravel())
 
     def weighted_sum(self) -> Tensor:
         """Σ_l a_kl m_l over the letters of each receiver, (receivers, B): one sparse product for all of them."""

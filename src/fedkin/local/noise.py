@@ -48,7 +48,7 @@ class Noise:
             uniform = np.zeros((*weight.shape, *drop.shape), dtype=np.float32)
             for generator, line, n in zip(self.generators, uniform, real):
                 generator.random(out=line[:n], dtype=np.float32)
-            kept = torch.from_numpy(uniform).ge_(drop.p).to(weight.dtype)
+            kept = torch.as_tensor(uniform).ge_(drop.p).to(weight.dtype)
             drawn.append(kept.mul_(1 / (1 - drop.p) if drop.p < 1 else 0.0))
         return drawn
 

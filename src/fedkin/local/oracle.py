@@ -38,7 +38,7 @@ def train_by_loop(
         optimiser = torchs(settings, round, module)
         for step in range(int(plan.steps[0])):
             chosen = plan.index[0, step][plan.weight[0, step] > 0]
-            x, y = shard.train.x[chosen], shard.train.y[chosen]
+            x, y = shard.train.inputs(chosen), shard.train.y[chosen]
             for layer in module.modules():
                 if isinstance(layer, nn.modules.batchnorm._BatchNorm):
                     layer.train(len(x) > 1)

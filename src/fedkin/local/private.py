@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from fedkin.errors import FedkinError
-from fedkin.local.batches import Plan, count_steps
+from fedkin.local.batches import Batch, Plan, count_steps
 from fedkin.local.kernels.clipping import ClippingKernel, clipping_kernel
 from fedkin.local.kernels.linear import LinearKernel
 from fedkin.local.noise import Noise
+from fedkin.local.samples import Samples
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.privacy.accounting import cost_of_steps, steps_within
@@ -30,6 +31,9 @@ from fedkin.privacy.ledger import TOLERANCE, Charge, Ledger
 from fedkin.privacy.noise import SecretStream
 from fedkin.privacy.settings import Planned, Privacy
 from fedkin.streams import Streams
+
+DRAWN_AT_ONCE = 2**14
+"""Normal numbers that a client draws at once, at least: enough to drown the overhead of a call."""
 
 
 class PrivateKernel:
@@ -42,7 +46,9 @@ class PrivateKernel:
         self.kernel, self.clip, self.scale, self.secrets = kernel, clip, scale, secrets
         self.layout, self.chunk = kernel.layout, kernel.chunk
         self.fuses = isinstance(kernel, LinearKernel) and kernel.fuses
-        self._drawn = torch.empty((len(scale), self.layout.n_parameters), dtype=torch.float32)
+        ahead = max(1, DRAWN_AT_ONCE // max(1, self.layout.n_parameters))
+        self._drawn = torch.empty((len(scale), ahead, self.layout.n_parameters), dtype=torch.float32)
+        self._next = ahead
 
     @property
     def noise(self) -> Noise | None:
@@ -53,36 +59,31 @@ class PrivateKernel:
     def noise(self, noise: Noise | None) -> None:
         self.kernel.noise = noise
 
-    def gradient(
-        self,
-        rows: Tensor,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        out: Tensor,
-        counters: Tensor | None = None,
-        *more: Tensor,
-    ) -> Tensor:
+    def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
         """Write the clipped and noisy gradient into `out` (k, P); return the losses (k,), which are not private."""
-        if more:
+        if batch.more:
             raise FedkinError("private training has no loss of a method's own; choose another method")
-        losses = self.kernel.clipped_gradient(rows, x, y, weight, out, self.clip)
+        losses = self.kernel.clipped_gradient(rows, batch.x, batch.y, batch.weight, out, self.clip)
         out.add_(self._noise(len(out)))
         return losses
 
     def _noise(self, active: int) -> Tensor:
-        """The noise of one step of the first clients, (active, P)."""
-        drawn = self._drawn[:active]
-        for row, stream, scale in zip(drawn, self.secrets, self.scale):
-            stream.fill(row, float(scale))
-        return drawn
+        """The noise of one step of the first clients, (active, P); of small models, drawn for several steps at once."""
+        ahead = self._drawn.shape[1]
+        if self._next == ahead:
+            now = self._drawn[:active] if ahead == 1 else self._drawn  # a later step may have more clients
+            for numbers, stream, scale in zip(now, self.secrets, self.scale):
+                stream.fill(numbers.view(-1), float(scale))
+            self._next = 0
+        self._next += 1
+        return self._drawn[:active, self._next - 1]
 
     def descend(
-        self, rows: Tensor, x: Tensor, y: Tensor, plan: Plan, rate: float, shrink: float, push: Tensor | None
+        self, rows: Tensor, samples: Samples, plan: Plan, rate: float, shrink: float, push: Tensor | None
     ) -> Tensor:
         """All steps of a chunk, as `LinearKernel.descend` takes them."""
         assert isinstance(self.kernel, LinearKernel)
-        return self.kernel.descend_privately(rows, x, y, plan, rate, shrink, push, self.clip, self._noise)
+        return self.kernel.descend_privately(rows, samples.batches(plan), rate, shrink, push, self.clip, self._noise)
 
     def outputs(self, rows: Tensor, x: Tensor, counters: Tensor | None = None) -> Tensor:
         """(k, B) rows and (k, n, *input) inputs → (k, n, outputs), in evaluation mode."""
@@ -192,7 +193,7 @@ class PrivateTraining:
             index[k, step, within] += sample
             weight[k, step, within] = 1 / (self.rates[p] * self.sizes[p])
         widths = np.maximum((weight > 0).sum(axis=2).max(axis=0), 1)
-        return Plan(torch.from_numpy(index), torch.from_numpy(weight).to(dtype), self.steps[place], widths)
+        return Plan(torch.from_numpy(index), torch.from_numpy(weight).to(dtype), self.steps[place], widths=widths)
 
     def kernel(self, place: np.ndarray) -> PrivateKernel:
         """The kernel of the clients at these places."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedkin.local.batches import Plan
 from fedkin.local.kernels import Kernel
+from fedkin.local.samples import Samples
 from fedkin.local.schedules import RateSchedule, schedule
 from fedkin.local.terms import Clip, Decay, Term, affine
 from fedkin.privacy.settings import Planned, Privacy
@@ -42,6 +43,9 @@ class Sgd(BaseModel):
     clip: float | None = Field(None, gt=0, description="scale a step's gradient of the loss down to this norm")
     privacy: Privacy | None = Field(
         None, description="differential privacy: a table of level, epsilon, delta, clip (docs/private-training.md)"
+    )
+    halvings: int = Field(
+        6, ge=0, description="how often a client whose training grows without bound may halve its rate and begin again"
     )
     lr_decay: float = Field(1.0, gt=0, le=1, description="the rate is multiplied by this …")
     lr_decay_every: int = Field(1, ge=1, description="… every so many rounds")
@@ -97,7 +101,7 @@ class Fusing(Protocol):
     fuses: bool
 
     def descend(
-        self, rows: Tensor, x: Tensor, y: Tensor, plan: Plan, rate: float, shrink: float, push: Tensor | None
+        self, rows: Tensor, samples: Samples, plan: Plan, rate: float, shrink: float, push: Tensor | None
     ) -> Tensor:
         """Each client's steps, in place; return the sums of its losses, (k,)."""
 
@@ -105,7 +109,7 @@ class Fusing(Protocol):
 def descend(
     kernel: Kernel,
     rows: Tensor,
-    samples: tuple[Tensor, Tensor],
+    samples: Samples,
     plan: Plan,
     terms: Sequence[Term],
     rule: Rule,
@@ -114,21 +118,20 @@ def descend(
 ) -> Tensor:
     """Train a chunk of clients in place; return each client's mean training loss over its steps, shape (k,).
 
-    rows (k, B), sorted so that clients with more steps come first; samples (x, y) of the shard.
+    rows (k, B), sorted so that clients with more steps come first.
     """
     weights = rows[:, : kernel.layout.n_parameters]
-    steps = torch.from_numpy(plan.steps).clamp(min=1).to(rows.dtype)
-    if isinstance(kernel, Fusing) and kernel.fuses and rule.plain:
+    steps = torch.as_tensor(plan.steps).clamp(min=1).to(rows.dtype)
+    if isinstance(kernel, Fusing) and kernel.fuses and rule.plain and plan.changes is None:
         together = affine(terms, rate)
         if together is not None:  # all terms in one pass over the weights
-            return kernel.descend(rows, *samples, plan, rate, *together) / steps
+            return kernel.descend(rows, samples, plan, rate, *together) / steps
     slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
     total = rows.new_zeros(len(rows))
-    for active, x, y, weight in plan.batches(*samples):
-        w, g = weights[:active], slopes[:active]
-        total[:active] += kernel.gradient(
-            rows[:active], x, y, weight, g, None if counters is None else counters[:active]
-        )
+    for batch in samples.batches(plan):
+        active = batch.active
+        w, g, counted = weights[:active], slopes[:active], None if counters is None else counters[:active]
+        total[:active] += kernel.gradient(rows[:active], batch, g, counted)
         for term in terms:
             term.add(g, w)
         rule.step(w, g)

@@ -15,52 +15,43 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.federation import Federation, Split
+from fedkin.federation import Federation
 from fedkin.federation.split import PARTS
+from fedkin.local.changes import Changes
 from fedkin.local.fronted import Fronted
 from fedkin.local.kernels import Kernel, choose_kernel
+from fedkin.local.samples import Samples
 from fedkin.models import ModelSpec
 from fedkin.models.front import Front, front_of
 from fedkin.privacy.ledger import Ledger
 from fedkin.streams import Streams, client_keys
+from fedkin.task.choice import augmentation_of
 from fedkin.threads import one_thread
 
 T = TypeVar("T")
-
-
-class Samples:
-    """One split of a shard as tensors: client k owns rows offsets[k]:offsets[k+1]."""
-
-    def __init__(self, split: Split, dtype: torch.dtype, tokens: bool) -> None:
-        self.x = torch.as_tensor(split.x, dtype=torch.int64 if tokens else dtype)
-        self.y = torch.as_tensor(split.y, dtype=torch.int64 if split.y.dtype.kind in "iu" else dtype)
-        self.offsets = split.offsets
-        self.sizes = split.sizes
-
-    def of(self, k: int) -> tuple[Tensor, Tensor]:
-        rows = slice(int(self.offsets[k]), int(self.offsets[k + 1]))
-        return self.x[rows], self.y[rows]
 
 
 class Shard:
     """The client side. A task is a function of a shard (see `fedkin.local.tasks`)."""
 
     def __init__(self, federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None = None) -> None:
-        self.federation, self.spec, self.streams = federation, spec.settled(streams), streams
+        self.federation, self.spec, self.streams = federation, spec.settled(streams).placed(), streams
         self.names = federation.names
         self.task = federation.task
-        self.workers = workers or len(os.sched_getaffinity(0))
         self.keys = client_keys(federation.names)
-        tokens = federation.task.tokens
-        self.train = Samples(federation.train, spec.dtype, tokens)
-        self.validation = Samples(federation.validation, spec.dtype, tokens)
-        self.test = Samples(federation.test, spec.dtype, tokens)
+        self.placement = spec.placement
+        self.workers = (workers or len(os.sched_getaffinity(0))) if self.placement.on_host else 1
+        device, tokens = torch.device(self.placement.device), federation.task.tokens
+        self.train = Samples(federation.train, spec.dtype, tokens, device)
+        self.validation = Samples(federation.validation, spec.dtype, tokens, device)
+        self.test = Samples(federation.test, spec.dtype, tokens, device)
         self.given = self.train
         """The training samples as they were given, whatever frozen layers make of them."""
-        front = front_of(self.spec, self.task) if spec.caches else ""
+        with torch.device("cpu"):  # its random numbers are those that the search for a front watches
+            front = front_of(self.spec, self.task) if spec.caches else ""
         if isinstance(front, Front):
             self.spec, self.task = front.rest(), front.task(self.task)
-            made = partial(Samples, dtype=spec.dtype, tokens=False)
+            made = partial(Samples, dtype=spec.dtype, tokens=False, device=device)
             for part in PARTS:
                 given: Any = getattr(self, part)
                 setattr(self, part, Fronted(given, getattr(federation, part), front, self.workers, made))
@@ -97,6 +88,13 @@ class Shard:
             twin._kernels.put(twin.choice.make())
         twin._pool = self._threads()
         return twin
+
+    def changes(self, purpose: str, round: int, keys: np.ndarray) -> Changes | None:
+        """The augmentation of batches drawn for a purpose, from the streams of the clients with these keys."""
+        if self.task.augment is None:
+            return None
+        words = self.streams.words(f"{purpose} augment", round, keys)
+        return Changes(augmentation_of(self.task), words, self.task.outputs if self.task.one_label else 0)
 
     def private(self, name: str, default: Callable[[], Tensor]) -> Tensor:
         """The private state `name` of all clients; made from one client's `default` at first use."""
@@ -141,7 +139,9 @@ class Shard:
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def close(self) -> None:
-        """End the worker threads."""
+        """End the worker threads, and the processes that read ahead."""
+        for samples in (self.train, self.validation, self.test):
+            samples.close()
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None

@@ -24,6 +24,7 @@ from fedkin.local.mail import Mail
 from fedkin.local.private import Account
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
+from fedkin.local.steady import steadily
 from fedkin.local.terms import Pull, Shift, Term
 from fedkin.local.training import evaluate_rows, train_rows
 from fedkin.privacy.noise import spend
@@ -46,6 +47,10 @@ class Request:
         mine = {key: value[position : position + 1] for key, value in self.per_client.items()}
         mail = None if self.mail is None else self.mail.to(position)
         return Request(self.ids[position : position + 1], mine, self.shared, mail)
+
+    def some(self, places: np.ndarray) -> Request:
+        """The same question to some of the clients, (m,) places among those asked; there must be no mail."""
+        return Request(self.ids[places], {key: value[places] for key, value in self.per_client.items()}, self.shared)
 
 
 Answering = Callable[[Shard, Request], dict[str, Tensor]]
@@ -195,9 +200,7 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
             question = replace(request, shared={k: v for k, v in request.shared.items() if k not in ASIDE})
             known = ahead.recall(shard, name, question)
             if known is None:
-                shard.moments.clear()
-                trained = function(shard, question, rows, counters)
-                trained = replace(trained, keep={**trained.keep, **shard.moments})
+                trained = steadily(function, shard, question, rows, counters)
             else:
                 trained, counters = known
             n = shard.spec.layout.n_parameters
@@ -237,7 +240,7 @@ def _account(shard: Shard, request: Request) -> dict[str, Tensor]:
 def _finite(*values: Tensor) -> np.ndarray:
     """Which clients have no NaN and no infinity in any of the (k, …) arrays, (k,) bool."""
     sums = torch.stack([value.reshape(len(value), -1).sum(dim=1).double() for value in values])
-    return torch.isfinite(sums).all(dim=0).numpy()
+    return torch.isfinite(sums).all(dim=0).cpu().numpy()
 
 
 def _commit(shard: Shard, ids: np.ndarray, own: dict[str, Tensor], sound: np.ndarray) -> None:
@@ -291,7 +294,7 @@ def cross_evaluate_task(shard: Shard, request: Request) -> dict[str, Tensor]:
         found = evaluate_rows(shard, request.ids, rows, "test")
         table[:, m] = found[shard.task.metric]
         counts[:, m] = found.get(f"{shard.task.metric}_count", found["count"])
-    return {"metric": table, "metric_count": counts, "count": torch.from_numpy(shard.test.sizes[request.ids])}
+    return {"metric": table, "metric_count": counts, "count": torch.as_tensor(shard.test.sizes[request.ids])}
 
 
 @client_task("statistics")
@@ -304,7 +307,7 @@ def statistics_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     answers: dict[tuple[Any, ...], np.ndarray] = shard.objects.setdefault("noisy statistics", {})
 
     def told(k: int) -> np.ndarray:
-        x = shard.given.of(k)[0].numpy()
+        x = shard.given.of(k)[0].cpu().numpy()
         if not request.shared:
             return moments(x)
         question = shard.names[k], *sorted(request.shared.items())
@@ -316,7 +319,7 @@ def statistics_task(shard: Shard, request: Request) -> dict[str, Tensor]:
         return answers[question]
 
     found = [told(k) for k in request.ids]
-    return {"statistics": torch.from_numpy(np.stack(found))}
+    return {"statistics": torch.as_tensor(np.stack(found))}
 
 
 @client_task("ledger")
@@ -330,10 +333,10 @@ def ledger_task(shard: Shard, request: Request) -> dict[str, Tensor]:
 @client_task("label_counts")
 def label_counts_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Training samples per class, (k, C)."""
-    return {"label_counts": torch.from_numpy(shard.federation.label_counts("train")[request.ids])}
+    return {"label_counts": torch.as_tensor(shard.federation.label_counts("train")[request.ids])}
 
 
 @client_task("sizes")
 def sizes_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Number of training samples, (k,)."""
-    return {"sizes": torch.from_numpy(shard.train.sizes[request.ids])}
+    return {"sizes": torch.as_tensor(shard.train.sizes[request.ids])}

@@ -17,14 +17,17 @@ from fedkin.local.forecasts import forecast_errors, forecast_names
 from fedkin.local.kernels import Kernel
 from fedkin.local.noise import Noise
 from fedkin.local.private import PrivateTraining
+from fedkin.local.samples import Samples
 from fedkin.local.sgd import Sgd, descend
-from fedkin.local.shard import Samples, Shard
+from fedkin.local.shard import Shard
 from fedkin.local.terms import Term
 from fedkin.steps import Rule
 from fedkin.task.judging import distinct, may_lack, per_sample, valued
 from fedkin.task.losses import loss_of
 
 Part = Literal["train", "validation", "test"]
+PART = 2**24
+"""Numbers in the inputs that are evaluated at once."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +60,14 @@ class Chunk:
 
     def batches(self, purpose: str = "batches") -> Iterator[Batch]:
         """The batches of every step. Another purpose gives independent batches, as many."""
-        return self.plan(purpose).batches(self.shard.train.x, self.shard.train.y)
+        return self.shard.train.batches(self.plan(purpose))
 
     def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
         """Write ∇f at `rows` (a, B) into `out` (a, P), clipped and with weight decay; return the losses (a,).
 
         Running statistics in the buffer columns of `rows`, and `counters`, move on as in any training step.
         """
-        loss = self.kernel.gradient(rows, batch.x, batch.y, batch.weight, out, counters)
+        loss = self.kernel.gradient(rows, batch, out, counters)
         for term in self.settings.terms():
             term.add(out, rows[:, : out.shape[1]])
         return loss
@@ -94,7 +97,7 @@ class Chunk:
     def per_step(self, total: Tensor) -> Tensor:
         """Sums over steps as means over each client's own number of steps, (k,)."""
         steps = self.plan("batches").steps
-        return total / torch.from_numpy(steps).clamp(min=1).to(total.dtype)
+        return total / torch.as_tensor(steps).clamp(min=1).to(total.dtype)
 
 
 def train_chunks(
@@ -128,11 +131,12 @@ def train_chunks(
         def plan(why: str) -> Plan:
             if private is not None:
                 return private.plan(place, rows.dtype)
-            drawn = words if why == "batches" else shard.streams.words(f"{purpose} {why}", round, keys)
+            named = purpose if why == "batches" else f"{purpose} {why}"
             how = settings.batch_size, settings.epochs, settings.steps, rows.dtype
-            return plan_batches(drawn[place], sizes[place], offsets[place], *how)
+            drawn = shard.streams.words(named, round, keys)[place]
+            return plan_batches(drawn, sizes[place], offsets[place], *how, shard.changes(named, round, keys[place]))
 
-        pick = torch.from_numpy(place)
+        pick = torch.as_tensor(place)
         own_counters = None if counters is None else counters[pick]
         with shard.kernel() as plain, seeded(shard, words[place[0]]):
             kernel: Kernel = plain if private is None else private.kernel(place)
@@ -170,7 +174,7 @@ def train_rows(
     """
 
     def work(chunk: Chunk) -> Tensor:
-        samples, plan = (shard.train.x, shard.train.y), chunk.plan("batches")
+        samples, plan = shard.train, chunk.plan("batches")
         all_terms = [*settings.terms(), *(term.of(chunk.place) for term in terms)]
         return descend(chunk.kernel, chunk.rows, samples, plan, all_terms, chunk.rule(), chunk.rate, chunk.counters)
 
@@ -228,6 +232,11 @@ class seeded:
         self.fork.__exit__(*problem)  # type: ignore[arg-type]
 
 
+def slabs(index: Tensor, samples: Samples) -> Sequence[Tensor]:
+    """Rows (k, n) in parts along n, so that the inputs of one client alone never take much memory."""
+    return index.split(max(1, PART // max(1, index.shape[0] * samples.numbers)), dim=1)
+
+
 def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int = 2**22) -> dict[str, Tensor]:
     """Mean loss and the task's metrics of each client's model on its own samples.
 
@@ -248,19 +257,19 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
         longest = int(sizes[chosen].max())
         if longest == 0:
             return
-        pick = torch.from_numpy(chosen)
+        pick = torch.as_tensor(chosen)
         place = np.minimum(np.arange(longest)[None, :], np.maximum(sizes[chosen] - 1, 0)[:, None])
-        index = torch.from_numpy(samples.offsets[ids[chosen]][:, None] + place)
-        real = torch.from_numpy(np.arange(longest)[None, :] < sizes[chosen][:, None])
+        first = np.minimum(samples.offsets[ids[chosen]], samples.count - 1)  # the last clients may have no sample
+        index = torch.as_tensor(first[:, None] + place)
+        real = torch.as_tensor(np.arange(longest)[None, :] < sizes[chosen][:, None])
         with shard.kernel() as kernel, torch.no_grad():
-            x = samples.x.index_select(0, index.reshape(-1)).view(*index.shape, *samples.x.shape[1:])
-            outputs = kernel.outputs(rows[pick], x)
+            outputs = torch.cat([kernel.outputs(rows[pick], samples.inputs(some)) for some in slabs(index, samples)], 1)
         targets = samples.y[index]
         stacked = outputs.flatten(0, 1), targets.flatten(0, 1)
         means = {"loss": loss_per_sample(*stacked), **per_sample(shard.task, *stacked)}
         for name, value in means.items():
             sums = (value.double().view(real.shape) * real).sum(dim=1)
-            answer[name][pick] = sums / torch.from_numpy(np.maximum(sizes[chosen], 1))
+            answer[name][pick] = sums / torch.as_tensor(np.maximum(sizes[chosen], 1))
         several = distinct(shard.task, outputs, real)
         if several is not None:
             answer["distinct_count"][pick] = several
@@ -274,8 +283,8 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
             answer[name][pick] = value.double()
 
     with shard.kernel() as kernel:
-        per_client = max(1, int(sizes.max(initial=1)) * max(1, samples.x[0].numel() if len(samples.x) else 1))
+        per_client = max(1, int(sizes.max(initial=1)) * max(1, samples.numbers))
         size = max(1, min(kernel.chunk, limit // per_client))
-    if len(samples.x):
+    if samples.count:
         shard.each(work, shard.chunks(ids, sizes, size))
-    return {**answer, "count": torch.from_numpy(sizes.copy())}
+    return {**answer, "count": torch.as_tensor(sizes.copy())}

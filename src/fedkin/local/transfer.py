@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.local.shard import Samples, Shard
+from fedkin.local.samples import Samples
+from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task, compose_rows, staying
 from fedkin.task.losses import loss_of
 

@@ -34,7 +34,7 @@ class Front:
 
     def through(self, module: nn.Module, x: Tensor) -> Tensor:
         """The same by a module that is at hand, in evaluation mode."""
-        made = torch.empty((len(x), *self.shape), dtype=self.spec.dtype)
+        made = torch.empty((len(x), *self.shape), dtype=self.spec.dtype, device=x.device)
         with torch.no_grad():
             for start in range(0, len(x), AT_ONCE):
                 h = x[start : start + AT_ONCE].clone()  # the first layer may work in place

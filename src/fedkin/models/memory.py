@@ -82,4 +82,4 @@ def with_memory(spec: ModelSpec, task: Task, layer: str, capacity: int, neighbou
         return Remembering(spec.factory(), *how).to(spec.dtype)
 
     with torch.random.fork_rng(devices=[]):
-        return ModelSpec(factory, Layout.of(factory()), spec.dtype, spec.name)
+        return ModelSpec(factory, Layout.of(factory()), spec.dtype, spec.name, placement=spec.placement)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedkin.errors import FedkinError
 from fedkin.models.layout import Layout
 from fedkin.models.networks import build_network
+from fedkin.placement import HOST, Placement, on_device
 from fedkin.streams import Streams
 from fedkin.task import Task
 
@@ -34,6 +35,8 @@ class ModelSpec:
     name: str | None = None
     copied: bool = False
     """Whether the user gave a module, whose weights are the initial ones."""
+    placement: Placement = HOST
+    """Where, and in which precision, the clients compute."""
     frozen: Mapping[str, Tensor] = field(default_factory=dict, compare=False, repr=False)
     """The values of the layout's frozen tensors, which all modules share; none before `settled`."""
     caches: bool = False
@@ -59,25 +62,28 @@ class ModelSpec:
             return Logits(plain()) if wrapped else plain()
 
         with torch.random.fork_rng(devices=[]):
-            output = _probed(plain(), task, dtype)
+            module = plain()
+            output = _probed(module, task, dtype)
             wrapped = hasattr(output, "logits") or (isinstance(output, Mapping) and "logits" in output)
-            module = factory()
-        _check_output(module, task, dtype)
+            if wrapped:
+                module = Logits(module)
+                output = _probed(module, task, dtype)
+        _check_output(output, task)
         layout = Layout.of(module)
         if layout.frozen and not layout.parameters:
             raise FedkinError(NOTHING_TRAINED)
         return cls(factory, layout, dtype, name, isinstance(model, nn.Module))
 
     def template(self) -> nn.Module:
-        """A new module whose values do not matter, but for the frozen ones, which it shares with all others.
+        """A new module on torch's default device. Its values do not matter, but for the frozen ones, which all share there.
 
         The global random state is left alone.
         """
         with torch.random.fork_rng(devices=[]):
-            module = self.factory()
+            module = self.factory().to(torch.get_default_device())
         tensors: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, value in self.frozen.items():
-            tensors[name].data = value
+            tensors[name].data = value.to(tensors[name].device)
         return module
 
     def settled(self, streams: Streams) -> ModelSpec:
@@ -88,25 +94,39 @@ class ModelSpec:
         tensors: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         return replace(self, frozen={name: tensors[name].detach() for name in self.layout.frozen})
 
+    def placed(self) -> ModelSpec:
+        """The spec with the values of its frozen tensors on the device of its placement, once for all modules there."""
+        if self.placement.on_host or not self.frozen:
+            return self
+        return replace(self, frozen=on_device(self.frozen, self.placement.device))
+
     def initial_row(self, streams: Streams, index: int = 0) -> Tensor:
         """The common initial weights w₀ (or the `index`-th set of them), shape (B,)."""
-        return self.layout.pack(self._initial(streams, index), self.dtype)
+        with torch.device("cpu"):
+            row = self.layout.pack(self._initial(streams, index), self.dtype)
+        return row.to(torch.get_default_device())
 
     def _initial(self, streams: Streams, index: int = 0) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(streams.integer("init", index))
-            module = self.factory()
-            if index and self.copied:  # a second set of weights must differ from the module's own
-                module.apply(_draw_again)
+            with torch.device("cpu"):  # other devices draw other numbers
+                torch.manual_seed(streams.integer("init", index))
+                module = self.factory()
+                if index and self.copied:  # a second set of weights must differ from the module's own
+                    module.apply(_draw_again)
             return module
 
     def seen_as(self, wrap: Callable[[nn.Module], nn.Module], name: Callable[[str], str]) -> ModelSpec:
         """The same rows for another module around (or inside) this one, whose tensors have other names."""
         factory, frozen = self.factory, {name(key): value for key, value in self.frozen.items()}
-        return ModelSpec(lambda: wrap(factory()), self.layout.renamed(name), self.dtype, self.name, frozen=frozen)
+        renamed = self.layout.renamed(name)
+        return ModelSpec(
+            lambda: wrap(factory()), renamed, self.dtype, self.name, placement=self.placement, frozen=frozen
+        )
 
     def initial_counters(self) -> Tensor:
         """The integer buffers at the start, shape (number of counters,)."""
+        if not self.layout.counters:
+            return torch.zeros(0, dtype=torch.int64)
         buffers = dict(self.template().named_buffers())
         values = [int(buffers[name].sum()) for name in self.layout.counters]
         return torch.tensor(values, dtype=torch.int64)
@@ -174,10 +194,8 @@ def _probed(module: nn.Module, task: Task, dtype: torch.dtype) -> Any:
         module.train(was_training)
 
 
-def _check_output(module: nn.Module, task: Task, dtype: torch.dtype) -> None:
-    """Try the model on two made-up inputs, so that a mismatch is found before training."""
-    with torch.random.fork_rng(devices=[]):
-        output = _probed(module, task, dtype)
+def _check_output(output: Any, task: Task) -> None:
+    """Refuse what a model puts out for two made-up inputs, so that a mismatch is found before training."""
     if not isinstance(output, Tensor):
         raise FedkinError(
             f"the model puts out a {type(output).__name__}, not a tensor; return the {task.wanted} per input alone"

@@ -11,7 +11,7 @@ from fedkin import data
 from fedkin.couplings.denoisers import find_denoiser
 from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph
-from fedkin.graphs.similarity import from_statistics
+from fedkin.graphs.similarity import correlated, from_statistics
 from fedkin.graphs.statistics import moments
 
 
@@ -40,9 +40,7 @@ def _from_moments(federation: Federation, weights: str) -> ClientGraph:
 def correlation(federation: Federation) -> ClientGraph:
     """Pearson correlation of the clients' pooled (mean) samples, negative ones set to 0."""
     means = np.stack([np.asarray(x).reshape(len(x), -1).mean(axis=0) for x, _ in federation.train])
-    adjacency = np.clip(np.corrcoef(means), 0, None)
-    np.fill_diagonal(adjacency, 0.0)
-    return ClientGraph(adjacency, names=federation.names)
+    return correlated(means, federation.names)
 
 
 def filter_response(

@@ -70,6 +70,8 @@ def auto(
     chosen = make_options(
         rounds=rounds, seed=seed, **{key: value for key, value in options.items() if key not in Sgd.model_fields}
     )
+    if (chosen.device, chosen.precision) != ("cpu", "float32"):
+        raise FedkinError("auto computes on the CPU in float32; leave out device and precision, or use fedkin.train")
     federation = with_learning(federation, chosen)
     refuse_unfit(federation.roster())
     clients = whole_training(federation)

@@ -118,7 +118,7 @@ def _padded(shard: Shard, ids: np.ndarray, members: list[str], groups: int = 1, 
     y = shard.validation.y
     targets = torch.zeros((len(ids), longest, *y.shape[1:]), dtype=y.dtype)
     for place, k in enumerate(ids):
-        own = shard.validation.of(int(k))[1]
+        own = shard.validation.targets(int(k))
         targets[place, : len(own)] = own
     real = torch.arange(longest)[None, :] < torch.from_numpy(sizes)[:, None]
     group = (torch.arange(longest) % groups).expand(len(ids), -1)
@@ -150,7 +150,7 @@ def _gathered(shard: Shard, request: Request) -> tuple[Evidence, Tensor]:
 def count_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """How much there is to judge by: "held_out" (k, V) samples of every variant, "effective" (k,), "sound" (k, M)."""
     evidence, _ = _gathered(shard, request)
-    effective = [_effective(shard.validation.of(int(k))[1], shard.task.one_label) for k in request.ids]
+    effective = [_effective(shard.validation.targets(int(k)), shard.task.one_label) for k in request.ids]
     members = request.shared["members"]
     return {
         "held_out": evidence.counted(request.shared["variants"]).sum(dim=1),

@@ -112,16 +112,16 @@ def _check(result: Result, federation: Federation) -> None:
 def _starts(result: Result, folds: Folds, newcomers: Federation) -> tuple[np.ndarray, dict[str, Tensor]]:
     """A_new (K', K) of the first fold, and where newcomers begin: the common model, and A_new·Ψ in every fold."""
     psi, common = result.extras["start_kin"], result.extras["start_fedavg"]
-    sound = torch.isfinite(psi).all(dim=1).numpy().nonzero()[0][:PEERS]
+    sound = torch.isfinite(psi).all(dim=1).cpu().numpy().nonzero()[0][:PEERS]
     models = psi[torch.from_numpy(sound)]
     size = len(newcomers)
     rows, first = torch.empty((folds.count * size, psi.shape[1]), dtype=psi.dtype), np.zeros((size, len(psi)))
     for some in in_pieces(folds.count * size, models.numel() * models.element_size()):
         replies = folds.clients.ask(TRANSFER, some, {"models": models.expand(len(some), *models.shape)})
         sizes = np.tile(np.asarray(result.sizes)[sound], (len(replies), 1))
-        shares = kin_weights(replies["transfer"].numpy(), replies["noise"].numpy(), sizes, np.zeros(len(replies)))[
-            :, 1:
-        ]
+        shares = kin_weights(
+            replies["transfer"].cpu().numpy(), replies["noise"].cpu().numpy(), sizes, np.zeros(len(replies))
+        )[:, 1:]
         rows[torch.from_numpy(replies.ids)] = torch.from_numpy(shares).to(psi.dtype) @ models
         for share, k in zip(shares, replies.ids):
             if k < size:

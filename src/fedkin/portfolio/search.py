@@ -19,7 +19,7 @@ from fedkin.graphs.directed import directed
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelSpec
 from fedkin.portfolio.evidence import ERRORS, SAY
-from fedkin.portfolio.kept import KeptMembers
+from fedkin.portfolio.kept import KeptMembers, MemberShapes
 from fedkin.portfolio.members import TrainedMember, WatchMembers, fine_tuned, steps_alone, train_member
 from fedkin.portfolio.together import Folds
 from fedkin.portfolio.weights import (
@@ -113,7 +113,8 @@ class MemberSearch:
         return tuple(Setting(self.names, view.sizes, *how, rounds=self.rounds) for view in folds.views)
 
     def once(self, name: str, make: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        return self.kept.once(name, self.clients.traffic, make)
+        shapes = MemberShapes(len(self.names), self.used, self.spec.layout.width, self.spec.dtype)
+        return self.kept.once(name, self.clients.traffic, make, shapes)
 
     def say(self, member: str, rows: Tensor, folds: range) -> float:
         """Have clients look at what a member says of held-out samples; the mean loss at its best temperature."""

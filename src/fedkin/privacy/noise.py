@@ -7,7 +7,6 @@ import math
 import secrets
 
 import numpy as np
-import torch
 from scipy.special import ndtri
 from torch import Tensor
 
@@ -37,33 +36,44 @@ class SecretStream:
         key = secrets.token_bytes(32) if insecure is None else hashlib.blake2b(str(insecure).encode()).digest()[:32]
         self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
         self._zeros, self._room = b"", bytearray()
-        self._radius = self._angle = torch.empty(0)
+        self._radius = self._angle = np.empty(0, dtype=np.float32)
 
-    def _words(self, count: int) -> Tensor:
+    def _words(self, count: int) -> np.ndarray:
         """Uniform 32-bit words as int32, (count,), until the next call."""
         if len(self._zeros) < 4 * count:
             self._zeros, self._room = bytes(4 * count), bytearray(4 * count + 15)
         self._cipher.update_into(memoryview(self._zeros)[: 4 * count], self._room)
-        return torch.frombuffer(self._room, dtype=torch.int32, count=count)
+        return np.frombuffer(self._room, dtype=np.int32, count=count)
 
     def fill(self, out: Tensor, scale: float) -> None:
-        """Write N(0, scale²) numbers into a flat float32 tensor, by the method of Box and Muller."""
+        """Write N(0, scale²) numbers into a flat float32 tensor, by the method of Box and Muller.
+
+        With u uniform in (−1, 1) and φ uniform, scale·√(−ln u²)·(cos φ, sin φ) are two of them. In NumPy, whose logarithms, sines
+        and cosines of float32 take half as long as PyTorch's.
+        """
         if not len(out):
             return
-        half = (len(out) + 1) // 2
+        found, half = out.numpy(), (len(out) + 1) // 2
         words = self._words(2 * half)
         if len(self._radius) < half:  # fresh memory for every step would cost as much as the cipher
-            self._radius, self._angle = torch.empty(half), torch.empty(half)
-        radius = self._radius[:half].copy_(words[:half].bitwise_and_(0x7FFFFFFF)).add_(0.5).mul_(2.0**-31)
-        radius.log_().mul_(-2 * scale**2).sqrt_()
-        angle = self._angle[:half].copy_(words[half:]).mul_(math.pi * 2.0**-31)
-        torch.cos(angle, out=out[:half]).mul_(radius)
+            self._radius, self._angle = np.empty((2, half), dtype=np.float32)
+        radius, angle = self._radius[:half], self._angle[:half]
+        radius[:] = np.bitwise_or(words[:half], 1, out=words[:half])  # odd: never 0
+        radius *= 2.0**-31
+        np.log2(np.square(radius, out=radius), out=radius)
+        radius *= -math.log(2) * scale**2
+        np.sqrt(radius, out=radius)
+        angle[:] = words[half:]
+        angle *= math.pi * 2.0**-31
+        np.cos(angle, out=found[:half])
+        found[:half] *= radius
         rest = len(out) - half
-        torch.sin(angle[:rest], out=out[half:]).mul_(radius[:rest])
+        np.sin(angle[:rest], out=found[half:])
+        found[half:] *= radius[:rest]
 
     def chosen(self, rows: int, columns: int, rate: float) -> np.ndarray:
         """A (rows, columns) mask whose entries are true with probability `rate`, to within 2⁻³²."""
-        words = self._words(rows * columns).numpy().view(np.uint32)
+        words = self._words(rows * columns).view(np.uint32)
         return (words < math.ceil(rate * 2**32) if rate < 1 else words == words).reshape(rows, columns)
 
 

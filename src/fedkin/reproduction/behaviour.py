@@ -76,7 +76,7 @@ def _clients(source: str) -> tuple[float, ...]:
     federation = data.load(**{"seed": 0, **json.loads(source)})
     found: list[float] = []
     for part in (federation.train, federation.test):
-        wave = np.cos(np.arange(1, len(part.x) + 1))
+        wave = np.cos(np.arange(1, len(part.y) + 1))
         found += part.sizes.tolist()
         found += [round(float(wave @ _means(values)), 3) for values in (part.x, part.y)]
     return tuple(found)

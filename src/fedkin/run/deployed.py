@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from fedkin.algorithm import Setting, State
 from fedkin.clients import Clients, Replies
+from fedkin.placement import on_device
 
 
 def per_client_metrics(
@@ -20,9 +22,9 @@ def per_client_metrics(
     for part in parts:
         for key, values in arrays.items():
             if key.startswith(f"{part}_") and not key.endswith("_count"):
-                count = arrays.get(f"{key}_count", arrays[f"{part}_count"]).numpy()
+                count = arrays.get(f"{key}_count", arrays[f"{part}_count"]).cpu().numpy()
                 column = np.full(clients, np.nan)
-                column[ids] = np.where(count > 0, values.double().numpy(), np.nan)
+                column[ids] = np.where(count > 0, values.double().cpu().numpy(), np.nan)
                 table[key] = column.tolist()
     return table
 
@@ -51,6 +53,11 @@ def choose_trained(deploys: str, metrics: Mapping[str, Mapping[str, list[float]]
     return ~(shrunken < 0)
 
 
+def moved(state: State, device: str) -> State:
+    """The state with its arrays on a device."""
+    return replace(state, arrays=on_device(state.arrays, device))
+
+
 def whole_models(replies: Replies, state: State, setting: Setting) -> tuple[Tensor, Tensor]:
     """The clients' whole models (K, B) and counters (K, C); a client that failed keeps what the server has of it."""
     counters = setting.spec.initial_counters().expand(len(setting), -1).clone()
@@ -73,8 +80,8 @@ def picked(trained: np.ndarray, after: tuple[Tensor, Tensor], before: tuple[Tens
     return torch.where(choose, after[0], before[0]), torch.where(choose, after[1], before[1])
 
 
-def on_global_test(clients: Clients, everyone: np.ndarray, models: Tensor) -> list[float]:
+def on_global_test(clients: Clients, models: Tensor) -> list[float]:
     """The metric of every client's model on the union of all test sets, one value per client."""
-    replies = clients.ask("cross_evaluate", everyone, shared={"models": models}, bill=False)
+    replies = clients.ask("cross_evaluate", np.arange(len(models)), shared={"models": models}, bill=False)
     weight = replies["metric_count"].double()
     return ((weight * replies["metric"]).sum(dim=0) / weight.sum(dim=0).clamp(min=1)).tolist()

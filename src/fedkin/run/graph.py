@@ -30,8 +30,11 @@ def wanted(graph: ClientGraph | str | None, algorithm: Algorithm, roster: Roster
 
 
 def warn_of_lone_clients(graph: ClientGraph, algorithm: Algorithm) -> None:
-    """Clients without a neighbour train alone under every method that builds on the graph: said before the first round."""
-    if algorithm.default_graph() is not None and len(graph) > 1:
+    """Clients without a neighbour train alone under every method that builds on the graph: said before the first round.
+
+    A method that would itself take a graph without edges meets its clients elsewhere.
+    """
+    if algorithm.default_graph() not in (None, "empty") and len(graph) > 1:
         for remark in graph.alone(algorithm.name):
             warnings.warn(remark, stacklevel=3)
 
@@ -61,7 +64,7 @@ def build_from(spec: str, roster: Roster, clients: Clients, seed: int, private: 
         if not np.isin(there, replies.ids).all():
             silent.update({name: f"told no {what}: {reason}" for name, reason in replies.failed.items()})
             raise EveryoneFailed(f"graph {spec}", silent)
-        return replies[what].numpy()[np.searchsorted(replies.ids, there)]
+        return replies[what].cpu().numpy()[np.searchsorted(replies.ids, there)]
 
     while True:
         try:

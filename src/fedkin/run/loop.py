@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,22 +18,23 @@ from fedkin.clients import Clients, Replies, joined
 from fedkin.errors import EveryoneFailed, FedkinError
 from fedkin.files import FileBatch
 from fedkin.graphs import ClientGraph
-from fedkin.models import ModelSpec, rows_of
-from fedkin.result import Models, Result, load
+from fedkin.models import ModelSpec
+from fedkin.placement import on_device
+from fedkin.result import Result, load
 from fedkin.result.history import History, Record
 from fedkin.roster import Roster
 from fedkin.run import checkpoint
 from fedkin.run.cadence import Saves, rounds_between_tests
 from fedkin.run.callbacks import Callback, Interrupt, as_callbacks
-from fedkin.run.deployed import choose_trained, on_global_test, per_client_metrics, picked, whole_models
+from fedkin.run.deployed import moved, per_client_metrics
 from fedkin.run.directory import RunDirectory, refuse_other_settings
 from fedkin.run.divergence import refuse_divergence
 from fedkin.run.earlier import Earlier
-from fedkin.run.falling import still_falling
+from fedkin.run.fits import refuse_misfits
 from fedkin.run.graph import build_from, wanted, warn_of_lone_clients
-from fedkin.run.notices import notices, single_class
 from fedkin.run.options import Options
-from fedkin.run.private import SHOWN, Allowance, completed, private_notes, refuse_unprotected, spent_out
+from fedkin.run.outcome import outcome_of
+from fedkin.run.private import Allowance, completed, private_notes, refuse_unprotected, spent_out
 from fedkin.run.recorded import config_of
 from fedkin.run.rows_file import RowMemory, slices
 from fedkin.streams import Streams
@@ -70,14 +71,14 @@ class Run:
         self.directory = None if out is None else RunDirectory(out)
         self.callbacks = as_callbacks(callbacks)
         streams = Streams(options.seed)
-        if options.global_test and not spec.layout.width:
-            raise FedkinError("global_test moves models between clients, but these clients bring models of their own")
+        refuse_misfits(roster.task, spec, algorithm, options)
         used = wanted(graph, algorithm, roster)
         if isinstance(used, str):
             used = build_from(used, roster, clients, options.seed, private=algorithm.privacy is not None)
         if used is not None:
             clients.link(used)
             warn_of_lone_clients(used, algorithm)
+        self.placement = spec.placement
         privacy = completed(algorithm, options, len(roster), out)
         known = roster.names, clients.sizes, roster.task, spec, streams, used, roster.truth, options.rounds, privacy
         self.setting = Setting(*known).keeping(options.private)
@@ -150,6 +151,10 @@ class Run:
 
     def run(self) -> Result:
         """Go on from the present state to the last round."""
+        with self.placement.here():
+            return self._run()
+
+    def _run(self) -> Result:
         try:
             if self.directory is not None:
                 self.directory.own()
@@ -229,7 +234,8 @@ class Run:
         every = self.options.checkpoint_every
         return number == self.options.rounds or (self.saves.due() if every is None else number % every == 0)
 
-    def _parts(self) -> list[str]:
+    def parts(self) -> list[str]:
+        """Which samples an evaluation asks for."""
         return ["test", "validation"] if self.roster.validation.any() else ["test"]
 
     def _evaluate(self, last: bool) -> Record:
@@ -240,10 +246,10 @@ class Run:
             wants_post = last
         record: Record = {}
         for when in ("pre", "post") if wants_post else ("pre",):
-            paid = when == "pre" or self.allowance is None or self.allowance.covers_test(self.state)
+            paid = when == "pre" or self.allowance is None or self.allowance.covers_test(self.state, self.finished)
             replies = self._ask_everyone(when == "post", disclose=last) if paid else self.final["pre"]
             self.state = self.state.with_account(replies)
-            record[when] = per_client_metrics(replies.ids, replies.arrays, len(self.setting), self._parts())
+            record[when] = per_client_metrics(replies.ids, replies.arrays, len(self.setting), self.parts())
             if last:
                 self.final[when] = replies
         self.evaluation_seconds += time.perf_counter() - started
@@ -251,7 +257,7 @@ class Run:
 
     def _ask_everyone(self, post: bool, disclose: bool) -> Replies:
         """Evaluate all clients, where their rows take much memory some at a time."""
-        question = self.state, self.clients, self.setting, post, self._parts(), disclose
+        question = self.state, self.clients, self.setting, post, self.parts(), disclose
         if self.memory is None or self.memory.size <= ASK_LIMIT or self.setting.home:
             return self.algorithm.evaluate(*question)
         models = self.memory.models() if post and disclose else self.state.rows
@@ -275,68 +281,10 @@ class Run:
             self._evaluate(last=True)
         if self.allowance is not None:
             self.state = self.allowance.with_exposure(self.state)
-        parts, clients, spec = self._parts(), len(self.setting), self.setting.model
-        found = {when: whole_models(replies, self.state, self.setting) for when, replies in self.final.items()}
-        metrics = {w: per_client_metrics(r.ids, r.arrays, clients, parts) for w, r in self.final.items()}
-        trained = choose_trained(self.algorithm.deploys, metrics, self.roster.validation)
-        metrics["deployed"] = {
-            key: np.where(trained, metrics["post"][key], metrics["pre"][key]).tolist() for key in metrics["pre"]
-        }
-        received, _ = found["pre"]
-        models: Mapping[str, Any] = Models(self.setting.names, *picked(trained, found["post"], found["pre"]), spec)
-        if not spec.layout.width:
-            models = self.clients.estimators()
-        facts = self._facts() | {"single_class": single_class(self.roster, self.final, trained)}
-        if self.options.global_test:
-            facts["global"] = {
-                when: on_global_test(self.clients, self.setting.everyone, rows) for when, (rows, _) in found.items()
-            }
-        result = Result(
-            names=self.setting.names,
-            task=self.setting.task,
-            sizes=self.setting.sizes,
-            server_rows=received if spec.layout.width else rows_of(models, received),
-            models=models,
-            choice=tuple("trained" if t else "received" for t in trained),
-            metrics=metrics,
-            history=self.history,
-            config=self.config(),
-            graph=self.setting.graph,
-            raw_influence=self.state.arrays.get("influence"),
-            extras={name: self.state.arrays[name] for name in self._kept_arrays() if name in self.state.arrays},
-            label_counts=self.roster.label_counts,
-            notes=(
-                *self.roster.notes,
-                *self.begun,
-                *self.notes,
-                *notices(self.roster, self.history, self.callbacks, facts["single_class"]),
-                *still_falling(self.history),
-            ),
-            facts=facts,
-        )
-        if result.graph is None and result.learned_rounds:
-            return replace(result, graph=result.learned_graph())
-        return result
-
-    def _kept_arrays(self) -> tuple[str, ...]:
-        return self.algorithm.keeps if self.allowance is None else (*self.algorithm.keeps, *SHOWN)
-
-    def _facts(self) -> dict[str, Any]:
-        memory = {} if self.algorithm.remembers is None else {"memory": list(self.algorithm.remembers)}
-        return memory | {
-            **({} if self.allowance is None else {"privacy": self.allowance.told()}),
-            "algorithm": self.algorithm.name,
-            "title": self.algorithm.title,
-            "rounds": self.state.round,
-            "finished": self.finished,
-            "seconds": self.seconds,
-            "evaluation_seconds": self.evaluation_seconds,
-            "bytes": self.clients.traffic.total(),
-            "messages": self.clients.traffic.messages,
-            "test_sizes": self.roster.test,
-            "truth": {k: v for k, v in self.roster.truth.items() if len(v) == len(self.roster) and v.ndim == 1},
-            "inputs": self.roster.inputs,
-        }
+        self.state = moved(self.state, "cpu")
+        self.final = {when: replace(r, arrays=on_device(r.arrays, "cpu")) for when, r in self.final.items()}
+        with torch.device("cpu"):
+            return outcome_of(self)
 
     def config(self) -> dict[str, Any]:
         """Everything needed to repeat the run, as written to config.toml."""
@@ -350,7 +298,7 @@ class Run:
                 progress = {"seconds": self.seconds, "evaluation_seconds": self.evaluation_seconds, **spent}
                 with FileBatch(self.out) as batch:
                     self.history.save(self.out / "history.jsonl", batch)
-                    checkpoint.save(self.out, self.state, private, progress, self._release, batch)
+                    checkpoint.save(self.out, moved(self.state, "cpu"), private, progress, self._release, batch)
 
     def close(self) -> None:
         """Let go of clients, files and the directory."""
@@ -387,7 +335,7 @@ class Run:
         """Take up the state of a checkpoint, and the history up to it."""
         state, private, progress = checkpoint.read_checkpoint(path)
         checkpoint.refuse_other_shapes(path, state, self.state)
-        self.state = self._owning(state)
+        self.state = self._owning(moved(state, self.placement.device))
         try:
             self.clients.restore(private)
         except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as problem:

@@ -49,7 +49,9 @@ def single_class(roster: Roster, final: Mapping[str, Replies], trained: np.ndarr
         if "test_distinct_count" in replies.arrays:
             mine = chosen[replies.ids]
             said[replies.ids[mine]] = np.where(
-                replies["test_count"].numpy()[mine] >= TESTED_SAMPLES, replies["test_distinct_count"].numpy()[mine], 2
+                replies["test_count"].cpu().numpy()[mine] >= TESTED_SAMPLES,
+                replies["test_distinct_count"].cpu().numpy()[mine],
+                2,
             )
     several = np.ones(len(roster), dtype=bool)
     if roster.label_counts is not None:

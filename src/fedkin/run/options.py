@@ -29,6 +29,10 @@ class Options(BaseModel):
     )
     global_test: bool = Field(False, description="also test every final model on all clients' test samples")
     dtype: Literal["float32", "float64"] = Field("float32", description="number type of training")
+    device: str = Field("cpu", description="where clients compute and rows live: cpu, cuda, cuda:1, mps or auto")
+    precision: Literal["float32", "bfloat16-mixed"] = Field(
+        "float32", description="bfloat16-mixed: products and convolutions in bfloat16, rows in float32"
+    )
     engine: str = Field("in_process", description="who runs the clients")
     engine_options: dict[str, Any] | None = Field(
         None, description="options of the engine: address, timeout, start_timeout of ray"
@@ -51,6 +55,9 @@ class Options(BaseModel):
     )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of a label that is spread over all classes")
     metrics: tuple[str, ...] = Field((), description="how predictions are judged, for example auroc, f1, brier")
+    augment: Any = Field(
+        None, description="random changes of training batches: crop:4+flip, mixup:0.2, or a function (fedkin.augment)"
+    )
     headline: str | None = Field(None, description="the metric that tables speak of (default: the first)")
 
     private: tuple[str, ...] = Field(
@@ -96,7 +103,7 @@ Options.__doc__ = "How a run goes, whatever the method. Every field, with its de
     f"    {name} = {field.default!r}: {field.description}" for name, field in Options.model_fields.items()
 )
 
-LEARNING = ("loss", "class_weight", "label_smoothing", "metrics", "headline")
+LEARNING = ("loss", "class_weight", "label_smoothing", "metrics", "headline", "augment")
 
 
 def make_options(**values: Any) -> Options:

@@ -151,8 +151,13 @@ class Allowance:
         """Those of a cohort whose budget lasts for this round."""
         return cohort[(state.arrays["rounds_left"] > self.reserve).numpy()[cohort]]
 
-    def covers_test(self, state: State) -> bool:
-        """Whether anybody can pay for the local training that the last test takes."""
+    def covers_test(self, state: State, finished: bool) -> bool:
+        """Whether anybody can pay for the local training that the last test takes.
+
+        An interrupted run does not: what is left in the ledger is for the rounds of the run that goes on.
+        """
+        if not finished and state.round < self.setting.rounds:
+            return False
         return self.ledger is not None or bool((state.arrays["rounds_left"] >= 1).any())
 
     def told(self) -> dict[str, Any]:

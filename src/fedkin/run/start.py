@@ -15,6 +15,7 @@ from fedkin.federation import Federation
 from fedkin.files import OWN_FUNCTION
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelLike
+from fedkin.placement import Placement
 from fedkin.result import Result
 from fedkin.result.stored import read_config
 from fedkin.run import checkpoint
@@ -43,9 +44,16 @@ def make_run(
     """A run on clients whose data are in this process, or shared from it by the engine; `began`: see `model_of_run`."""
     federation = with_learning(federation, options)
     spec = model_of_run(algorithm, model, federation.names, federation.task, options, began)
-    engine = options.engine, federation, spec, Streams(options.seed), options.workers, options.engine_options
+    far = options.engine != "in_process"
+    asked = options.device, options.precision, options.dtype
+    placed = replace(spec, placement=Placement.chosen(*asked, elsewhere=far))
+    placed = placed if far else placed.placed()
+    engine = options.engine, federation, placed, Streams(options.seed), options.workers, options.engine_options
+    ours = spec if far else placed  # other processes have devices of their own; rows that travel are mixed on the CPU
     earlier = None if start is None else Earlier.read(start, None if isinstance(model, str) else model)
-    return Run(federation.roster(), connect(*engine), spec, algorithm, options, graph, out, callbacks, earlier)
+    clients = connect(*engine)
+    with ours.placement.here():
+        return Run(federation.roster(), clients, ours, algorithm, options, graph, out, callbacks, earlier)
 
 
 def with_learning(federation: Federation, options: Options) -> Federation:
@@ -130,6 +138,8 @@ def resume(
     callbacks: Sequence[Callback] = (),
     rounds: int | None = None,
     loss: Any = None,
+    augment: Any = None,
+    device: str | None = None,
     rows_file: str | Path | None = None,
     engine_options: Mapping[str, Any] | None = None,
     accept_changes: bool = False,
@@ -137,9 +147,10 @@ def resume(
 ) -> Result:
     """Go on with an interrupted run from its last good checkpoint; the numbers are those of an uninterrupted run.
 
-    A federation, model, algorithm or loss of the user's own must be given again; named ones are built from config.toml.
-    `rounds` extends the run. What leads out of the directory must be given again, too: a `rows_file` or a
-    privacy `ledger` elsewhere, the address of a cluster. Files that were changed since fedkin wrote them are refused unless you accept the changes.
+    A federation, model, algorithm, loss or augmentation of the user's own must be given again; named ones are built from config.toml.
+    `rounds` extends the run, `device` moves it to another device. What leads out of the directory must be given again, too: a
+    `rows_file` or a privacy `ledger` elsewhere, the address of a cluster. Files that were changed since fedkin wrote them are
+    refused unless you accept the changes.
     """
     out = Path(directory)
     config = read_config(out)
@@ -168,9 +179,11 @@ def resume(
         algorithm = algorithms.make(parameters.pop("name"), parameters)
     graph = ClientGraph.load(out / "graph.npz") if "file" in config["graph"] else None
     settings = {**options, **({} if rounds is None else {"rounds": rounds})}
-    settings |= {} if loss is None else {"loss": loss}
-    if str(settings.get("loss")).startswith(OWN_FUNCTION):
-        raise FedkinError(f"{out} was trained with a loss of your own; pass it: resume(dir, loss=…)")
+    settings |= {} if device is None else {"device": device}
+    for what, given in (("loss", loss), ("augment", augment)):
+        settings |= {} if given is None else {what: given}
+        if str(settings.get(what)).startswith(OWN_FUNCTION):
+            raise FedkinError(f"{out} was trained with a {what} of your own; pass it: resume(dir, {what}=…)")
     run = make_run(federation, model, algorithm, make_options(**settings), graph, out, callbacks, began=(out, config))
     run.take_up(accept_changes)
     return run.run()

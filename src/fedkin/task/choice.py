@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.augment import NEED_IMAGES, Augmentation, Drawn, augmentation, names_in
 from fedkin.errors import FedkinError, unknown
 from fedkin.files import OWN_FUNCTION
-from fedkin.task.losses import balanced, check_loss
+from fedkin.task.losses import balanced, check_loss, imported
 from fedkin.task.metrics import METRICS, find_metric
 from fedkin.task.task import RARE, Task
 
@@ -22,11 +23,14 @@ def chosen(
     label_smoothing: float = 0.0,
     metrics: Sequence[Any] = (),
     headline: str | None = None,
+    augment: Any = None,
     counts: np.ndarray | None = None,
 ) -> Task:
     """The same targets, learned and judged as asked; `counts` (C,) are the federation's training samples per class."""
-    if isinstance(loss, str) and loss.startswith(OWN_FUNCTION):
-        raise FedkinError(f"loss: {loss.removeprefix(OWN_FUNCTION)} was a function of your own; pass it again: loss=…")
+    for what, given in (("loss", loss), ("augment", augment)):
+        if isinstance(given, str) and given.startswith(OWN_FUNCTION):
+            own = given.removeprefix(OWN_FUNCTION)
+            raise FedkinError(f"{what}: {own} was a function of your own; pass it again: {what}=…")
     names = tuple(map(entry_name, metrics))
     task = replace(
         task,
@@ -35,14 +39,47 @@ def chosen(
         label_smoothing=label_smoothing or task.label_smoothing,
         metrics=names or task.metrics,
         headline=headline or (names[0] if names else task.headline),
+        augment=augment or task.augment,
     )
     check_metrics(task)
     check_loss(task)
+    check_augment(task)
     if task.scale is not None and str(task.loss).partition(":")[0] == "poisson":
         raise FedkinError(
             "loss 'poisson' needs the counts themselves, but the targets were standardised: task='counts'"
         )
     return task
+
+
+def augmentation_of(task: Task) -> Augmentation:
+    """What is done to the training batches of a task."""
+    own = imported(task.augment) if isinstance(task.augment, str) else None
+    return augmentation(task.augment if own is None else own)
+
+
+def check_augment(task: Task) -> None:
+    """Try the augmentation on two made-up samples, so that a mismatch is found before training."""
+    if task.augment is None:
+        return
+    import torch
+
+    function = augmentation_of(task)
+    if len(task.input_shape) != 3 and any(name in NEED_IMAGES for name in names_in(task.augment)):
+        raise FedkinError(f"augment {task.augment!r} needs images (channels, height, width), not {task.input_shape}")
+    if task.tokens:
+        raise FedkinError("augment changes numbers, but the inputs are tokens; leave it out")
+    x, y = torch.zeros((2, *task.input_shape)), task.probe((2,), torch.float32)
+    try:
+        own, targets = function(Drawn(x, y, task.outputs if task.one_label else 0), np.random.default_rng(0))
+        fits = own.shape == x.shape and len(targets) == len(y)
+    except FedkinError:
+        raise
+    except Exception as problem:
+        raise FedkinError(f"augment fails on a batch of inputs {task.input_shape}: {problem}") from problem
+    if not fits:
+        raise FedkinError(
+            f"augment makes inputs of shape {tuple(own.shape)} of {tuple(x.shape)}; it must keep the shape"
+        )
 
 
 def for_rare_class(task: Task, counts: np.ndarray | None) -> tuple[Task, str] | None:

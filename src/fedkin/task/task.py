@@ -119,6 +119,8 @@ class Task:
     """Metrics as a file describes them: to show a result of somebody's own metric, nothing is imported."""
     scale: Scale | None = None
     """For regression on a table: targets are z-scores. Losses speak of these, predictions and metrics of the target's units."""
+    augment: Any = None
+    """What is done to training batches: names (see `fedkin.augment`), "package.module:function", or a function."""
 
     def __post_init__(self) -> None:
         metrics = tuple(self.metrics) or (self.headline or METRIC[self.kind],)
@@ -280,11 +282,11 @@ class Task:
 
         outputs = outputs.double().reshape(len(targets), -1)
         numbers = targets if self.scale is None else self.scale.told(targets.double())
-        true = targets.numpy() if self.one_label else numbers.double().reshape(outputs.shape).numpy()
+        true = targets.cpu().numpy() if self.one_label else numbers.double().reshape(outputs.shape).cpu().numpy()
         found = {}
         for each in map(find_metric, self.metrics):
             said = self.labels(outputs) if each.needs == "labels" else self.predictions(outputs)
-            found[each.key] = float(each.function(said.numpy(), true))
+            found[each.key] = float(each.function(said.cpu().numpy(), true))
         return found
 
     # --- as JSON ------------------------------------------------------------------------------------------------------
@@ -293,7 +295,10 @@ class Task:
         """As JSON can hold it."""
         loss = self.loss if isinstance(self.loss, str) else function_name(self.loss)
         described = {name: self._metric(name).told() for name in self.metrics}
-        return {**asdict(replace(self, loss=None, described={})), "loss": loss, "described": described}
+        bare = asdict(replace(self, loss=None, described={}, augment=None))
+        told = {**bare, "loss": loss, "described": described}
+        augment = self.augment if isinstance(self.augment, str | None) else function_name(self.augment)
+        return {**told, "augment": augment} if augment else {k: v for k, v in told.items() if k != "augment"}
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Task:
@@ -321,6 +326,7 @@ class Task:
             told.get("headline", ""),
             {name: Metric.read(own) for name, own in strange.items()},
             None if scale is None else Scale(float(scale["mean"]), float(scale["std"])),
+            told.get("augment"),
         )
 
 

@@ -39,6 +39,7 @@ COMMON_OTHER = {
     "server_momentum": 0.5,
 }
 COMMON_TOGETHER_WITH: dict[str, dict[str, Any]] = {"lr_decay_every": {"lr_decay": 0.5}, "moments": {"momentum": 0.5}}
+COMMON_SILENT = {"halvings": "no training on the toy federation grows without bound"}
 ALGORITHM_PROMISES: dict[str, Promise] = {}
 """Promise → its check, a function of a `Trial`."""
 
@@ -257,8 +258,9 @@ def parameter_changes_the_result(trial: Trial, parameter: str) -> None:
     """The check of one parameter of a `Trial`."""
     if parameter == "privacy":  # many refuse it, and graphs that tell of samples with it: tests/privacy tries them all
         return
-    if parameter in trial.expected.silent:
-        need(trial.expected.silent[parameter], f"the silent parameter {parameter} needs a reason")
+    silent = {**COMMON_SILENT, **trial.expected.silent}
+    if parameter in silent:
+        need(silent[parameter], f"the silent parameter {parameter} needs a reason")
         return
     base = {**COMMON_TOGETHER_WITH.get(parameter, {}), **trial.expected.together_with.get(parameter, {})}
     federation, model = uneven_federation(), trial.model("bn-mlp:6")

@@ -96,7 +96,8 @@ def encoding(train: np.ndarray) -> Scaling:
     metric="AUROC (--headline auroc), since 93 % are ill in Switzerland and 36 % in Hungary; accuracy unless asked",
     licence="CC BY 4.0 (UCI)",
     citation="R. Detrano et al., International Application of a New Probability Algorithm for the Diagnosis of Coronary "
-    "Artery Disease, American Journal of Cardiology 64, 1989",
+    "Artery Disease, American Journal of Cardiology 64, 1989. The set asks to name who collected it: A. Janosi (Budapest), "
+    "W. Steinbrunn (Zurich), M. Pfisterer (Basel), R. Detrano (Long Beach and Cleveland)",
     sources=(
         Source(
             "upstream",

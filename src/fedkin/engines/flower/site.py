@@ -30,7 +30,7 @@ from fedkin.engines.host import Host
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.federation.folds import folded, whole_training
-from fedkin.files import owner_only, write_atomic, write_json
+from fedkin.files import clean_up, owner_only, write_atomic, write_json
 from fedkin.local.mail import Mail
 from fedkin.local.tasks import Request
 from fedkin.models import ModelSpec
@@ -81,7 +81,9 @@ class Site:
             return Message({"refused": " ".join(str(problem).split()) or type(problem).__name__})
 
     def _hello(self, message: Message) -> Message:
-        """Who is here: names, number of samples, shapes and labels; of raw tables that are to be prepared, their columns."""
+        """Who is here: names, samples, shapes, labels; of raw tables their columns. Every server begins with this question."""
+        for place in {self.folder, self.folder / self.settings.state}:
+            clean_up(place, owned=False)
         told = []
         for client in self.settings.clients:
             if message.head.get("prepare"):
@@ -135,7 +137,7 @@ class Site:
     def _host(self, setup: Setup) -> Host:
         if setup.model != SITES and not is_built_in(setup.model):
             self._check_trust(setup.model, self.settings.trust)
-        for name in (str(setup.task.loss), *setup.task.metrics):
+        for name in (str(setup.task.loss), str(setup.task.augment), *setup.task.metrics):
             if names_an_import(name):
                 self._check_trust(name, self.settings.trust)
         federation = self._federation(setup)

@@ -41,7 +41,7 @@ class HostActor:
         if letter not in store:
             return sorted(store), *(np.zeros(0) for _ in parcels)
         size = n_bytes({"letter": store[letter][:1]})
-        return size, *(self.host.outbox(letter, ids.copy()).numpy() for ids in parcels)
+        return size, *(self.host.outbox(letter, ids.copy()).cpu().numpy() for ids in parcels)
 
     def deliver(
         self, task: str, ids: np.ndarray, shared: Mapping[str, Any], post: Post, *letters: np.ndarray
@@ -67,7 +67,7 @@ class HostActor:
 
 
 def arrays(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value.numpy() if isinstance(value, Tensor) else value for key, value in values.items()}
+    return {key: value.cpu().numpy() if isinstance(value, Tensor) else value for key, value in values.items()}
 
 
 def tensors(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedkin.clients import n_bytes
 from fedkin.engines.host import Answer
 from fedkin.engines.ray.actor import HostActor, arrays, tensors
-from fedkin.engines.ray.cluster import first_line, join_or_start, ray_options
+from fedkin.engines.ray.cluster import first_line, gpus_each, join_or_start, ray_options
 from fedkin.engines.sharding import HostAnswers, Post, Question, Sharded, contiguous, no_letter
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
@@ -50,6 +50,12 @@ class RayClients(Sharded):
         cores = int(ray.cluster_resources().get("CPU", 1))
         parts = contiguous(federation.train.sizes, min(workers or max(1, cores), len(federation)))
         super().__init__(federation.names, federation.train.sizes, parts)
+        try:
+            self.gpus = gpus_each(spec.placement.device, len(self.members), ray.cluster_resources().get("GPU", 0))
+        except FedkinError:
+            self.actors = []
+            self.close()
+            raise
         self.common = ray.put((spec, streams))
         self.data = [ray.put(federation.take(own)) for own in self.members]
         self.kept: list[Any] = [None] * len(self.members)
@@ -60,7 +66,9 @@ class RayClients(Sharded):
     # --- actors -------------------------------------------------------------------------------------------------------
 
     def _start(self, host: int) -> Any:
-        actor: Any = ray.remote(num_cpus=1, max_restarts=0)(HostActor).remote(self.data[host], self.common)
+        actor: Any = ray.remote(num_cpus=1, num_gpus=self.gpus, max_restarts=0)(HostActor).remote(
+            self.data[host], self.common
+        )
         if self.kept[host] is not None:
             actor.restore.remote(self.kept[host])
         return actor
@@ -139,7 +147,8 @@ class RayClients(Sharded):
     def _deliver(
         self, letter: str, posts: Mapping[int, Post], questions: Mapping[int, Question]
     ) -> tuple[HostAnswers, int]:
-        receipts, letters = self._written(letter, posts, list(questions))
+        writing = {parcel.sender for post in posts.values() for parcel in post.parcels}
+        receipts, letters = self._written(letter, posts, sorted(writing | set(questions)))
         told = self._collect(receipts)
         silent = {host: reason for host, reason in told.items() if isinstance(reason, str)}
         lacking = {host: known for host, known in told.items() if isinstance(known, list)}

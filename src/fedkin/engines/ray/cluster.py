@@ -29,6 +29,21 @@ class RayOptions(BaseModel):
     start_timeout: float = Field(300.0, gt=0, description="seconds the actors may take to start")
 
 
+def gpus_each(device: str, actors: int, gpus: float) -> float:
+    """How many GPUs an actor asks for: a whole one where there are enough, else a share; none for other devices.
+
+    >>> gpus_each("cuda", 4, 2), gpus_each("cuda", 2, 4), gpus_each("cpu", 4, 2)
+    (0.5, 1.0, 0.0)
+    """
+    if not device.startswith("cuda"):
+        return 0.0
+    if device != "cuda":
+        raise FedkinError(f"device {device!r}: Ray says which GPU an actor gets; use device='cuda'")
+    if gpus < 1:
+        raise FedkinError("device 'cuda': the Ray cluster has no GPUs; use device='cpu', or start Ray with num_gpus")
+    return min(1.0, float(int(gpus)) / actors)
+
+
 def ray_options(options: Mapping[str, Any]) -> RayOptions:
     """The options of a run, or one line that says what is wrong with them."""
     for key in options:

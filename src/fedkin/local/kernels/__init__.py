@@ -7,19 +7,22 @@ architecture alone, never on a timing, so that a resumed run repeats its numbers
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from fedkin.local.batches import Batch
 from fedkin.local.kernels.grouped import GroupedKernel, groupable
 from fedkin.local.kernels.linear import LinearKernel, dense_layers
 from fedkin.local.kernels.looped import LoopedKernel
+from fedkin.local.kernels.mixed import MixedKernel
 from fedkin.local.kernels.vmapped import VmappedKernel
 from fedkin.local.noise import Drop, Noise, drops_of, masked
 from fedkin.models import Layout, ModelSpec
+from fedkin.placement import Placement
 from fedkin.task import Task
 from fedkin.task.losses import PerSample, loss_of
 
@@ -39,19 +42,8 @@ class Kernel(Protocol):
     noise: Noise | None
     """The dropout masks of the clients under way; None: nothing is dropped."""
 
-    def gradient(
-        self,
-        rows: Tensor,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        out: Tensor,
-        counters: Tensor | None = None,
-        *more: Tensor,
-    ) -> Tensor:
+    def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
         """Write ∇ Σ_i weight_ki ℓ_ki at `rows` (k, B) into `out` (k, P); return the losses (k,).
-
-        `more` (k, b, …) goes to the loss, where it is one of a method's own.
 
         Running statistics in the buffer columns of `rows`, and `counters`, move on as a training step moves them.
         """
@@ -77,12 +69,28 @@ class Choice:
 
 
 def choose_kernel(spec: ModelSpec, task: Task) -> Choice:
-    """The kernel for a model, by rule; the first that fits, from the fastest to the loop, which fits all."""
+    """The kernel for a model, by rule; the first that fits, from the fastest to the loop, which fits all.
+
+    In mixed precision the hand-written gradients, which are no operations that autocast knows, are passed over.
+    """
+    if spec.placement.precision == "float32":
+        return _chosen(spec, task)
+    plain = _chosen(spec, task, by_hand=False)
+    wrap = partial(partial, _mixed, spec.placement)
+    return replace(plain, make=wrap(plain.make), variant=wrap(plain.variant))
+
+
+def _mixed(placement: Placement, make: Callable[..., Kernel], *how: Any) -> Kernel:
+    return MixedKernel(make(*how), placement)
+
+
+def _chosen(spec: ModelSpec, task: Task, by_hand: bool = True) -> Choice:
     if not spec.layout.slots:
         loop = partial(LoopedKernel, spec, loss_of(task))
         return Choice("none", "the clients bring models of their own, without rows", loop, LoopedKernel)
     drops = _dropout_alone(spec, task)
-    return _linear(spec, task, drops) or _grouped(spec, task) or _vmapped(spec, task, drops) or _looped(spec, task)
+    first = _linear(spec, task, drops) if by_hand else None
+    return first or _grouped(spec, task) or _vmapped(spec, task, drops) or _looped(spec, task)
 
 
 def _linear(spec: ModelSpec, task: Task, drops: list[Drop] | None) -> Choice | None:
@@ -160,7 +168,8 @@ def probe(spec: ModelSpec, task: Task, *shape: int) -> Tensor:
     size = (*shape, *task.input_shape)
     if task.tokens:
         return torch.zeros(size, dtype=torch.int64)
-    return torch.rand(size, generator=torch.Generator().manual_seed(0)).to(spec.dtype)
+    drawn = torch.rand(size, generator=torch.Generator().manual_seed(0), device="cpu")
+    return drawn.to(torch.get_default_device(), spec.dtype)
 
 
 def _takes_channels_last(spec: ModelSpec, task: Task) -> bool:
@@ -190,17 +199,19 @@ def _draws_random_numbers(module: nn.Module, spec: ModelSpec, task: Task) -> boo
 def _agrees_with_the_loop(kernel: Kernel, spec: ModelSpec, task: Task) -> bool:
     """Whether gradients, running statistics and outputs of two made-up clients are the loop's."""
     row = spec.layout.pack(spec.template(), spec.dtype)
-    x = probe(spec, task, 2, 3)
-    y = task.probe((2, 3), spec.dtype)
     weight = torch.full((2, 3), 1 / 3, dtype=spec.dtype)
+    batch = Batch(probe(spec, task, 2, 3), task.probe((2, 3), spec.dtype), weight)
     answers = []
     loop = LoopedKernel(spec, loss_of(task))
     masked(loop.module)
-    for each in (kernel, loop):
+    mixed = spec.placement.precision != "float32"
+    close = 0.1 if mixed else 1e-3
+    for plain in (kernel, loop):
+        each = MixedKernel(plain, spec.placement) if mixed else plain
         rows = torch.stack([row, row])
         out = torch.zeros((2, spec.layout.n_parameters), dtype=spec.dtype)
-        each.gradient(rows, x, y, weight, out)
-        answers.append((out, rows, each.outputs(rows, x)))
+        each.gradient(rows, batch, out)
+        answers.append((out, rows, each.outputs(rows, batch.x)))
     return all(
-        bool((fast - slow).abs().max() <= 1e-3 * slow.abs().max().clamp(min=1e-3)) for fast, slow in zip(*answers)
+        bool((fast - slow).abs().max() <= close * slow.abs().max().clamp(min=1e-3)) for fast, slow in zip(*answers)
     )

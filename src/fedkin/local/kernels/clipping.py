@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.errors import FedkinError
+from fedkin.local.batches import Batch
 from fedkin.local.kernels import Choice, Kernel, probe
 from fedkin.local.kernels.per_sample import PerSampleKernel
 from fedkin.models import ModelSpec
@@ -57,7 +58,7 @@ def _why_not(kernel: ClippingKernel, plain: Kernel, spec: ModelSpec, task: Task)
     x, y = probe(spec, task, 1, 3), task.probe((1, 3), spec.dtype)
     weight = torch.full((1, 3), 1 / 3, dtype=spec.dtype)
     found, due = torch.zeros((2, 1, spec.layout.n_parameters), dtype=spec.dtype)
-    plain.gradient(rows.clone(), x, y, weight, due)
+    plain.gradient(rows.clone(), Batch(x, y, weight), due)
     try:
         kernel.clipped_gradient(rows, x, y, weight, found, UNCLIPPED)
     except Exception as problem:

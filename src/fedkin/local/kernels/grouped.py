@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedkin.local.batches import Batch
 from fedkin.local.kernels.linear import chain_of
 from fedkin.local.kernels.looped import LoopedKernel
 from fedkin.local.noise import Noise
@@ -80,45 +81,33 @@ class GroupedKernel:
         """The frozen tensors as if each of k clients had its own."""
         return {n: _together(t.expand(k, *t.shape)) for n, t in self.frozen.items() if t.dim()}
 
-    def gradient(
-        self,
-        rows: Tensor,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        out: Tensor,
-        counters: Tensor | None = None,
-        *more: Tensor,
-    ) -> Tensor:
+    def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
         """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,).
 
         Batch norm must not see the padding of a short batch: clients with one are worked on alone.
         """
-        short = weight[:, -1] == 0 if self.normed else torch.zeros(len(rows), dtype=torch.bool)
-        if len(rows) == 1 or x.shape[1] == 1:
+        short = batch.weight[:, -1] == 0 if self.normed else torch.zeros(len(rows), dtype=torch.bool)
+        if len(rows) == 1 or batch.x.shape[1] == 1:
             short = torch.ones_like(short)
         if not short.any():
-            return self._gradient(rows, x, y, weight, out, counters, *more)
+            return self._gradient(rows, batch, out, counters)
         losses = rows.new_empty(len(rows))
         for k in torch.nonzero(short).flatten().tolist():
             one = slice(k, k + 1)
             own = None if counters is None else counters[one]
-            losses[one] = self.alone.gradient(
-                rows[one], x[one], y[one], weight[one], out[one], own, *(m[one] for m in more)
-            )
+            losses[one] = self.alone.gradient(rows[one], batch.among(one), out[one], own)
         full = torch.nonzero(~short).flatten()
         if len(full):
             some, slopes = rows[full], out[full]
             own = None if counters is None else counters[full]
-            losses[full] = self._gradient(some, x[full], y[full], weight[full], slopes, own, *(m[full] for m in more))
+            losses[full] = self._gradient(some, batch.among(full), slopes, own)
             rows[full], out[full] = some, slopes
             if counters is not None and own is not None:
                 counters[full] = own
         return losses
 
-    def _gradient(
-        self, rows: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor, counters: Tensor | None, *more: Tensor
-    ) -> Tensor:
+    def _gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None) -> Tensor:
+        x, y, weight, more = batch
         leaves = {slot.name: _together(slot.view(rows)).detach().requires_grad_() for slot in self.layout.parameters}
         fixed = {slot.name: _together(slot.view(rows)) for slot in self.layout.buffers}
         outputs = self._forward({**leaves, **fixed, **self._alike(len(rows))}, x, training=True)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from fedkin.local.batches import Plan
 from fedkin.local.kernels import chain
 from fedkin.local.noise import Drop, Noise
 from fedkin.models import Layout, Slot
 from fedkin.task import Task
 from fedkin.task.losses import described, loss_of, parse_loss
+
+if TYPE_CHECKING:
+    from fedkin.local.batches import Batch, Plan
+    from fedkin.local.samples import Samples
 
 
 @dataclass(frozen=True)
@@ -105,19 +109,10 @@ class LinearKernel:
         """(k, B) rows and (k, n, *input) inputs → (k, n, outputs)."""
         return chain.forward(*self._tensors(rows), self.activations, x.flatten(2).transpose(1, 2))[-1].transpose(1, 2)
 
-    def gradient(
-        self,
-        rows: Tensor,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        out: Tensor,
-        counters: Tensor | None = None,
-        *more: Tensor,
-    ) -> Tensor:
+    def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
         """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,)."""
-        went = self.ahead(rows, x, weight)
-        loss, delta = self.output_gradient(went.outputs, y, weight)
+        went = self.ahead(rows, batch.x, batch.weight)
+        loss, delta = self.output_gradient(went.outputs, batch.y, batch.weight)
         self.back(went, delta, out)
         return loss
 
@@ -170,7 +165,9 @@ class LinearKernel:
 
     def output_gradient(self, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The losses (k,) and ∂/∂outputs (k, C, b): written out, or by autograd for the outputs alone."""
-        if self.form:
+        if self.form and not (
+            self.form == "cross-entropy" and y.is_floating_point()
+        ):  # else distributions over classes
             like = self.class_weight.to(outputs.dtype)
             return chain.output_gradient(outputs, y, weight, self.form, self.bend, like)
         with torch.enable_grad():
@@ -200,29 +197,20 @@ class LinearKernel:
         return a, values
 
     def descend(
-        self, rows: Tensor, x: Tensor, y: Tensor, plan: Plan, rate: float, shrink: float, push: Tensor | None
+        self, rows: Tensor, samples: Samples, plan: Plan, rate: float, shrink: float, push: Tensor | None
     ) -> Tensor:
         """Each client's steps w ← shrink·w − rate·∇f(w) + push (k, P), in place; return the sums of its losses, (k,)."""
         parameters = [tensor for kind in self._tensors(rows) for tensor in kind]
         blocks = [tensor.contiguous() for tensor in parameters]  # in the rows they are strided: slower products
         pushes = [] if push is None else [tensor.contiguous() for kind in self._tensors(push) for tensor in kind]
+        total, how = rows.new_zeros(len(rows)), (rate, shrink, self.form, self.bend, self.class_weight.to(rows))
         half = len(self.layers)
-        total = chain.descend_chain(
-            blocks[:half],
-            blocks[half:],
-            pushes,
-            self.activations,
-            x.flatten(1),
-            y,
-            plan.index,
-            plan.weight,
-            plan.steps.tolist(),
-            rate,
-            shrink,
-            self.form,
-            self.bend,
-            self.class_weight.to(rows.dtype),
-        )
+        for x, y, index, share, steps, affine in samples.pieces(plan):
+            a = len(steps)
+            own = [block[:a] for block in blocks], [block[:a] for block in pushes]
+            total[:a] += chain.descend_chain(
+                own[0][:half], own[0][half:], own[1], self.activations, x, y, index, share, steps, *how, *affine
+            )
         for old, new in zip(parameters, blocks):
             old.copy_(new)
         return total
@@ -230,9 +218,7 @@ class LinearKernel:
     def descend_privately(
         self,
         rows: Tensor,
-        x: Tensor,
-        y: Tensor,
-        plan: Plan,
+        batches: Iterable[Batch],
         rate: float,
         shrink: float,
         push: Tensor | None,
@@ -245,7 +231,8 @@ class LinearKernel:
         pushes = [] if push is None else [tensor.contiguous() for kind in self._tensors(push) for tensor in kind]
         half, total = len(self.layers), rows.new_zeros(len(rows))
         how = rate, shrink, self.form, self.bend, self.class_weight.to(rows.dtype), clip
-        for active, inputs, targets, share in plan.batches(x.flatten(1), y):
+        for batch in batches:
+            active = batch.active
             some = [tensor[:active] for tensor in blocks]
             added = [tensor for kind in self._tensors(noise(active)) for tensor in kind]
             total[:active] += chain.private_step(
@@ -254,9 +241,9 @@ class LinearKernel:
                 [tensor[:active] for tensor in pushes],
                 added,
                 self.activations,
-                inputs.transpose(1, 2),
-                targets,
-                share,
+                batch.x.flatten(2).transpose(1, 2),
+                batch.y,
+                batch.weight,
                 *how,
             )
         for old, new in zip(parameters, blocks):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedkin.local.batches import Batch
 from fedkin.local.noise import Noise
 from fedkin.models import ModelSpec
 from fedkin.task.losses import PerSample
@@ -64,20 +65,12 @@ class LoopedKernel:
         self.module.train()
         return torch.stack(answers)
 
-    def gradient(
-        self,
-        rows: Tensor,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        out: Tensor,
-        counters: Tensor | None = None,
-        *more: Tensor,
-    ) -> Tensor:
+    def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
         """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,).
 
         Samples of weight zero (padding) are left out, so that batch norm never sees them.
         """
+        x, y, weight, more = batch
         losses = []
         for k in range(len(rows)):
             self._bind(rows[k], out[k])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from fedkin.local.batches import Batch
 from fedkin.local.kernels.linear import LinearKernel, chain_of
 from fedkin.local.noise import Noise
 
@@ -42,17 +43,9 @@ class TappedKernel:
         went = self.kernel.ahead(rows, x, x.new_empty(0))
         return torch.cat([went.outputs, went.a[self.at]], dim=1).transpose(1, 2)
 
-    def gradient(
-        self,
-        rows: Tensor,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        out: Tensor,
-        counters: Tensor | None = None,
-        *more: Tensor,
-    ) -> Tensor:
+    def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
         """Write the gradient of Σ_i weight_ki (ℓ_ki + strength·penalty_ki) into `out` (k, P); return the losses (k,)."""
+        x, y, weight, more = batch
         went = self.kernel.ahead(rows, x, weight)
         loss, delta = self.kernel.output_gradient(went.outputs, y, weight)
         with torch.enable_grad():

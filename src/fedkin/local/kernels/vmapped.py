@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
+from fedkin.local.batches import Batch
 from fedkin.local.kernels.recurrent import stackable
 from fedkin.local.noise import Drop, Masked, Noise, masked
 from fedkin.models import ModelSpec
@@ -53,21 +54,12 @@ class VmappedKernel:
             answer: Any = self._outputs({**parameters, **fixed}, x)
         return answer
 
-    def gradient(
-        self,
-        rows: Tensor,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        out: Tensor,
-        counters: Tensor | None = None,
-        *more: Tensor,
-    ) -> Tensor:
+    def gradient(self, rows: Tensor, batch: Batch, out: Tensor, counters: Tensor | None = None) -> Tensor:
         """Write the gradient of Σ_i weight_ki ℓ_ki into `out` (k, P); return the losses (k,)."""
         parameters, fixed = self._tensors(rows)
         if self.noise is not None:
-            fixed |= dict(zip(self.masks, self.noise.masks(weight, self.drops)))
-        slopes, loss = self._gradient(parameters, fixed, x, y, weight, *more)
+            fixed |= dict(zip(self.masks, self.noise.masks(batch.weight, self.drops)))
+        slopes, loss = self._gradient(parameters, fixed, batch.x, batch.y, batch.weight, *batch.more)
         for slot in self.layout.parameters:
             slot.view(out).copy_(slopes[slot.name])
         return loss

@@ -238,6 +238,8 @@ class LearnerNodes:
                 labels = labels[np.isfinite(labels).all(axis=1)]
                 z = self._distillation_points(k, round, len(labels), method)
                 answers = store["answers"][k].double().numpy() if "answers" in store else None
+                if effort.leaves:  # the splits are those of the first fit
+                    learner.improve(self._alone(k), replace(effort, seed=self._seed(k, 0)))
                 again = replace(effort, resample=True, seed=self._seed(k, round))
                 learner.improve(self._augmented(k, heard, answers, z, labels, method), again)
 

@@ -58,6 +58,8 @@ class FitEffort:
     discrepancy: str | None = None
     """How far from others' predictions a model is (see `fedkin.task.discrepancy`); None: as the task's loss says."""
     resample: bool = False
+    leaves: bool = False
+    """Regression trees keep the splits of their first fit: what is said moves the values of their leaves alone."""
     seed: int = 0
 
     def rule(self, like: Tensor) -> Rule:

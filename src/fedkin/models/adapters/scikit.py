@@ -37,7 +37,11 @@ class ScikitLearner:
             )
         self.template = minimising(client, estimator, task, effort.discrepancy)
         self.weights = weight_argument(estimator)
-        self.distils = type(estimator).__module__.startswith(("sklearn.tree", "sklearn.ensemble"))
+        made_of_trees = type(estimator).__module__.startswith(("sklearn.tree", "sklearn.ensemble"))
+        self.keeps_splits = effort.leaves and made_of_trees
+        if self.keeps_splits:
+            refuse_leaves(client, self.template)
+        self.distils = made_of_trees and not effort.leaves
         self.parts: list[Classifier] = []
         self.fitted: Any = None
 
@@ -49,6 +53,9 @@ class ScikitLearner:
         x, y, weight = samples.x.reshape(len(samples.x), -1), samples.targets, samples.weight
         if self.task.numeric:
             keep = weight > 0
+            if self.keeps_splits and self.fitted is not None:
+                move_leaves(self.fitted, x[keep], y[keep], weight[keep])
+                return
             self.fitted = self._fit(x[keep], y[keep, 0] if y.shape[1] == 1 else y[keep], weight[keep], effort)
             return
         self.parts = [self._classifier(x, pairs, effort) for pairs in pair_weights(samples, self.task)]
@@ -133,6 +140,31 @@ class PerColumn:
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Zeros and ones, (n, C)."""
         return (self.predict_proba(x) > 0.5).astype(np.int64)
+
+
+def refuse_leaves(client: str, estimator: Any) -> None:
+    """Leaves can be moved in a single regression tree of squared errors, whose leaf is the mean of its samples."""
+    from sklearn.tree import DecisionTreeRegressor
+
+    if not isinstance(estimator, DecisionTreeRegressor) or estimator.criterion != "squared_error":
+        raise FedkinError(
+            f"client {client!r}: trees = 'leaves' moves the leaves of a DecisionTreeRegressor with squared errors, not of "
+            f"{type(estimator).__name__}; use trees = 'refit'"
+        )
+
+
+def move_leaves(tree: Any, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
+    """Put every leaf, in place, at the weighted mean of the samples x (n, d), y (n, C), weight (n,) that fall into it.
+
+    The splits stay, so that the tree is linear in its leaves and this is the exact minimiser of the weighted squared error.
+    A leaf that nothing falls into stays where it is.
+    """
+    leaf, value = tree.apply(x), tree.tree_.value
+    total = np.bincount(leaf, weight, minlength=len(value))
+    there = total > 0
+    for column in range(y.shape[1]):
+        said = np.bincount(leaf, weight * y[:, column], minlength=len(value))
+        value[there, column, 0] = said[there] / total[there]
 
 
 def pair_weights(samples: Augmented, task: Task) -> Iterator[np.ndarray]:

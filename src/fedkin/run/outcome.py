@@ -1,0 +1,85 @@
+"""What a run leaves behind: the result, gathered once its last round and evaluation are over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedkin.models import rows_of
+from fedkin.result import Models, Result
+from fedkin.run.deployed import choose_trained, on_global_test, per_client_metrics, picked, whole_models
+from fedkin.run.falling import still_falling
+from fedkin.run.notices import notices, single_class
+from fedkin.run.private import SHOWN
+
+if TYPE_CHECKING:
+    from fedkin.run.loop import Run
+
+
+def outcome_of(run: Run) -> Result:
+    """The result of a run that has ended: models, metrics, history and what is worth knowing."""
+    parts, clients, spec = run.parts(), len(run.setting), run.setting.model
+    found = {when: whole_models(replies, run.state, run.setting) for when, replies in run.final.items()}
+    metrics = {w: per_client_metrics(r.ids, r.arrays, clients, parts) for w, r in run.final.items()}
+    trained = choose_trained(run.algorithm.deploys, metrics, run.roster.validation)
+    metrics["deployed"] = {
+        key: np.where(trained, metrics["post"][key], metrics["pre"][key]).tolist() for key in metrics["pre"]
+    }
+    received, _ = found["pre"]
+    models: Mapping[str, Any] = Models(run.setting.names, *picked(trained, found["post"], found["pre"]), spec)
+    if not spec.layout.width:
+        models = run.clients.estimators()
+    facts = _facts(run) | {"single_class": single_class(run.roster, run.final, trained)}
+    if run.options.global_test:
+        facts["global"] = {when: on_global_test(run.clients, rows) for when, (rows, _) in found.items()}
+    result = Result(
+        names=run.setting.names,
+        task=run.setting.task,
+        sizes=run.setting.sizes,
+        server_rows=received if spec.layout.width else rows_of(models, received),
+        models=models,
+        choice=tuple("trained" if t else "received" for t in trained),
+        metrics=metrics,
+        history=run.history,
+        config=run.config(),
+        graph=run.setting.graph,
+        raw_influence=run.state.arrays.get("influence"),
+        extras={name: run.state.arrays[name] for name in _kept_arrays(run) if name in run.state.arrays},
+        label_counts=run.roster.label_counts,
+        notes=(
+            *run.roster.notes,
+            *run.begun,
+            *run.notes,
+            *notices(run.roster, run.history, run.callbacks, facts["single_class"]),
+            *still_falling(run.history),
+        ),
+        facts=facts,
+    )
+    if result.graph is None and result.learned_rounds:
+        return replace(result, graph=result.learned_graph())
+    return result
+
+
+def _kept_arrays(run: Run) -> tuple[str, ...]:
+    return run.algorithm.keeps if run.allowance is None else (*run.algorithm.keeps, *SHOWN)
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    memory = {} if run.algorithm.remembers is None else {"memory": list(run.algorithm.remembers)}
+    return memory | {
+        **({} if run.allowance is None else {"privacy": run.allowance.told()}),
+        "algorithm": run.algorithm.name,
+        "title": run.algorithm.title,
+        "rounds": run.state.round,
+        "finished": run.finished,
+        "seconds": run.seconds,
+        "evaluation_seconds": run.evaluation_seconds,
+        "bytes": run.clients.traffic.total(),
+        "messages": run.clients.traffic.messages,
+        "test_sizes": run.roster.test,
+        "truth": {k: v for k, v in run.roster.truth.items() if len(v) == len(run.roster) and v.ndim == 1},
+        "inputs": run.roster.inputs,
+    }
