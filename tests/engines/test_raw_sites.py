@@ -14,7 +14,7 @@ from sites import LoopLine
 import fedkin
 from fedkin.deployment.check import check_sites
 from fedkin.deployment.server import FederationFile, train_sites
-from fedkin.engines.flower.raw_table import TOLD, common, noisy_range
+from fedkin.engines.flower.raw_table import TOLD_COLUMNS, common, noisy_range
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.federation.columns import InputColumn
@@ -159,13 +159,13 @@ def test_with_noise_rare_texts_stay_home_and_the_budget_is_spent_once(tmp_path: 
     assert "the only one" not in (scheme["ward"].categories or ())
     assert {"01", "02", "own-0"} <= set(scheme["ward"].categories or ())
     assert 30 < scheme["age"].centre < 100  # powers of two around 60
-    told = json.loads((tmp_path / "north" / "state" / TOLD).read_text())
+    told = json.loads((tmp_path / "north" / "state" / TOLD_COLUMNS).read_text())
     spent = (tmp_path / "north" / "spent.json").read_text()
     assert json.loads(spent) == {"north": [30.0, 5e-5]}
     again = train_sites(LoopLine(paths), plan(tmp_path), tmp_path / "again")
     assert again.facts["inputs"] == result.facts["inputs"]
     assert (tmp_path / "north" / "spent.json").read_text() == spent
-    assert json.loads((tmp_path / "north" / "state" / TOLD).read_text()) == told
+    assert json.loads((tmp_path / "north" / "state" / TOLD_COLUMNS).read_text()) == told
 
 
 def test_the_noise_is_that_of_its_account() -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 MOST_TEXTS = 100
 """Different texts that a column may hold."""
-TOLD = "columns.json"
+TOLD_COLUMNS = "columns.json"
 """What was told with noise, in the site's state: client → {"data": hash, "columns": …}."""
 
 
@@ -140,14 +140,14 @@ def _with_noise(
     for values in inputs.values():
         digest.update("\x1f".join(map(str, values)).encode())
     digest.update("\x1f".join(map(str, y)).encode())
-    kept = read_json(state / TOLD) if (state / TOLD).exists() else {}
+    kept = read_json(state / TOLD_COLUMNS) if (state / TOLD_COLUMNS).exists() else {}
     if name in kept and kept[name]["data"] == digest.hexdigest():
         return dict(kept[name]["columns"])
     share = len(inputs) + (not labels)
     epsilon, delta = policy.spend_on_columns(name, folder)
     many = common(epsilon / share, delta / share)
     found = _filled(told, inputs, y, labels, lambda numbers: noisy_range(numbers, many), many)
-    write_json(state / TOLD, {**kept, name: {"data": digest.hexdigest(), "columns": found}})
+    write_json(state / TOLD_COLUMNS, {**kept, name: {"data": digest.hexdigest(), "columns": found}})
     return found
 
 
@@ -177,7 +177,7 @@ def noisy_range(numbers: np.ndarray, many: Callable[[Sequence[Any]], set[Any]]) 
 # --- by the agreed scheme ---------------------------------------------------------------------------------------------
 
 
-def prepared(
+def by_scheme(
     client: ClientFile, folder: Path, scheme: Sequence[Mapping[str, Any]], scale: Scale | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Inputs (n, M) and targets (n,) of a raw table, by the scheme that all sites agreed on."""
