@@ -44,11 +44,13 @@ PUBLISHED = {"fedavg": 0.02564, "local": 0.02628, "mrmtl": 0.02394}
 GRIDS: dict[str, dict[str, list[Any]]] = {
     "fedavg": {},
     "local": {},
-    "mrmtl": {"lam": [0.3, 1.0, 3.0]},
+    "mrmtl": {"lam": [0.3, 3.0]},
     "fedu": {"eta": [0.003, 0.03]},
     "fedpnp": {"beta": [0.001, 1.0]},
 }
-RATES, PRICE_RATES = [0.01, 0.03, 0.1], [0.01, 0.1, 0.5]
+SCHOOL: dict[str, list[Any]] = {"lr": [0.03, 0.1, 0.3], "rounds": [10, 30, 100], "batch_size": [512]}
+"""A batch of 512 is all samples of any school: one step a round."""
+PRICE: dict[str, list[Any]] = {"lr": [0.01, 0.1, 0.5]}
 
 
 # --- speed ------------------------------------------------------------------------------------------------------------
@@ -64,7 +66,7 @@ def random_clients(clients: int, samples: int) -> Federation:
 
 
 def best_of(repeats: int, *works: Callable[[], None]) -> list[float]:
-    """Median CPU seconds of each piece of work, taken in turns: other processes on the machine hardly matter to them."""
+    """The least CPU seconds of each piece of work, taken in turns: what other processes do to the caches matters least there."""
     for work in works:
         work()
     times: list[list[float]] = [[] for _ in works]
@@ -73,7 +75,7 @@ def best_of(repeats: int, *works: Callable[[], None]) -> list[float]:
             began = time.process_time()
             work()
             found.append(time.process_time() - began)
-    return [statistics.median(found) for found in times]
+    return [min(found) for found in times]
 
 
 def opacus_epoch(federation: Federation, batch: int) -> None:
@@ -112,7 +114,7 @@ def speed(quick: bool) -> dict[str, Any]:
 
         plain, private = Sgd(epochs=1, batch_size=batch), Sgd(epochs=1, batch_size=batch, privacy=privacy)  # type: ignore[arg-type]
         works = [epoch(plain), epoch(private), lambda batch=batch: opacus_epoch(federation, batch)]
-        seconds = best_of(1 if quick else 3, *works)
+        seconds = best_of(1 if quick else 5, *works)
         found["batches"][batch] = dict(zip(("plain", "private", "opacus"), seconds))
         slower, faster = seconds[1] / seconds[0], seconds[2] / seconds[1]
         print(
@@ -158,6 +160,8 @@ def run(
     rounds: int,
     seed: int,
 ) -> Any:
+    parameters = dict(parameters)
+    rounds = parameters.pop("rounds", rounds)
     made = algorithms.make(method, {"batch_size": 32, "epochs": 1, **parameters})
     graph = "complete" if made.default_graph() else None
     return train(
@@ -174,11 +178,16 @@ def run(
 
 
 def chosen(
-    federation: Federation, model: str, method: str, privacy: dict[str, Any] | None, rounds: int, rates: list[float]
+    federation: Federation,
+    model: str,
+    method: str,
+    privacy: dict[str, Any] | None,
+    rounds: int,
+    common: dict[str, list[Any]],
 ) -> dict[str, Any]:
-    """The parameters with the smallest loss on a fold inside training."""
+    """The parameters with the smallest loss on a fold inside training: those `common` to all methods, and its own."""
     inside = folded(federation, 3, used=1)
-    grid = {"lr": rates, **GRIDS[method]}
+    grid = {**common, **GRIDS[method]}
     best: tuple[float, dict[str, Any]] = (np.inf, {})
     for values in itertools.product(*grid.values()):
         parameters = dict(zip(grid, values))
@@ -201,9 +210,9 @@ def measured(
     privacy: dict[str, Any] | None,
     rounds: int,
     seeds: int,
-    rates: list[float],
+    common: dict[str, list[Any]],
 ) -> dict[str, Any]:
-    parameters = chosen(make(0), model, method, privacy, rounds, rates)
+    parameters = chosen(make(0), model, method, privacy, rounds, common)
     values = []
     for seed in range(seeds):
         with warnings.catch_warnings():
@@ -218,10 +227,10 @@ def measured(
 def school(facts: dict[str, Any], rounds: int, seeds: int) -> None:
     """Fill in what `facts` lack; it is written after every method, so that a run broken off goes on."""
     privacy = {"level": "sample", "epsilon": 6.0, "delta": 1e-3, "clip": 1.0}
-    found = facts.setdefault("school", {"rounds": rounds, "privacy": privacy, "published": PUBLISHED, "methods": {}})
+    found = facts.setdefault("school", {"privacy": privacy, "published": PUBLISHED, "methods": {}})
     for method in GRIDS:
         if method not in found["methods"]:
-            found["methods"][method] = measured(published_school, "linear", method, privacy, rounds, seeds, RATES)
+            found["methods"][method] = measured(published_school, "linear", method, privacy, rounds, seeds, SCHOOL)
             write_json(FILE, facts)
 
 
@@ -242,7 +251,7 @@ def price(facts: dict[str, Any], rounds: int, seeds: int, only: list[str]) -> No
             cells = found["cells"].setdefault(str(epsilon), {})
             if method not in cells:
                 print(f"{name}, ε = {epsilon}", flush=True)
-                cells[method] = measured(make, model, method, privacy, rounds, seeds, PRICE_RATES)
+                cells[method] = measured(make, model, method, privacy, rounds, seeds, PRICE)
                 write_json(FILE, facts)
 
 

@@ -31,7 +31,7 @@ from fedkin.task import Task
 Deploys = Literal["received", "trained", "validated"]
 """What a client would put to use: the model it received, the model after local training, or whichever has the smaller
 loss on validation samples, its own and, with the weight of ten, those of all clients (after local training where there are
-none). Never chosen on test samples."""
+none; `validation="fold"` holds some out of a further run). Never chosen on test samples."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Algorithm(Sgd):
 
     robust: str | None = Field(
         None,
-        description="guard the coupling against hostile clients: clip, trimmed, median, norm, evidence, krum, bulyan, "
-        "geometric-median; NAME:NUMBER sets its strength",
+        description="guard the coupling against hostile clients: clip, trimmed, median, norm, evidence, direction, "
+        "krum, bulyan, geometric-median; NAME:NUMBER sets its strength",
     )
 
     @field_validator("robust")

@@ -16,13 +16,14 @@ from fedkin.clients import Clients
 from fedkin.couplings import Coupling, aggregation
 from fedkin.couplings.noisy import Noisy
 from fedkin.couplings.robust import NormBounded, Robust, RobustRule, clipping, replacing
+from fedkin.couplings.trust import by_direction, by_evidence
 from fedkin.errors import FedkinError, unknown
 from fedkin.local.transfer import TRANSFER, in_pieces
 from fedkin.models import Layout
 from fedkin.privacy.settings import Privacy
 from fedkin.streams import Streams
 
-EVIDENCE, NORM = "evidence", "norm"
+EVIDENCE, DIRECTION, NORM = "evidence", "direction", "norm"
 RULES: dict[str, tuple[Callable[..., RobustRule], float | None, tuple[float, float]]] = {
     "clip": (clipping, 1.0, (0, np.inf)),
     "trimmed": (lambda share: replacing(partial(aggregation.trimmed_mean, share=share)), 0.25, (0, 0.5)),
@@ -32,10 +33,13 @@ RULES: dict[str, tuple[Callable[..., RobustRule], float | None, tuple[float, flo
     "geometric-median": (lambda: replacing(aggregation.geometric_median), None, (0, 0)),
 }
 """Name → the rule of a strength, the usual strength (None: it has none) and the range it may have."""
+BOUND = 3.0
+"""Of the clipping after weights fell by trust: times the median distance."""
 STRENGTHS: dict[str, tuple[float | None, tuple[float, float]]] = {
     **{name: (usual, range_) for name, (_, usual, range_) in RULES.items()},
     NORM: (2.0, (0, np.inf)),
     EVIDENCE: (1.0, (0, np.inf)),
+    DIRECTION: (1.0, (0, np.inf)),
 }
 
 
@@ -67,8 +71,8 @@ def rule_of(robust: str) -> RobustRule:
 def rule_for_letters(robust: str) -> RobustRule:
     """The rule of a client that knows its own row and its neighbours' letters, and nothing of how they came about."""
     name, strength = parsed(robust)
-    if name == EVIDENCE:
-        return clipping(3.0)  # weights have fallen already
+    if name in (EVIDENCE, DIRECTION):
+        return clipping(BOUND)  # weights have fallen already, or nothing is known of directions
     return clipping(strength or 0.0) if name == NORM else rule_of(robust)
 
 
@@ -102,10 +106,15 @@ class Defence:
     def around(self, coupling: Coupling, trained: Tensor, before: Tensor, columns: Tensor | None = None) -> Coupling:
         """The robust form of a coupling of `trained` rows (K, B), which clients began at `before`."""
         name, strength = parsed(self.robust)
+        start = before if columns is None else before[:, columns]
         if name == NORM:
-            return NormBounded(coupling, before if columns is None else before[:, columns], strength or 0.0)
+            return NormBounded(coupling, start, strength or 0.0)
         if name == EVIDENCE:
-            return Robust(coupling, clipping(3.0), lambda pairs: self.tried(trained, pairs), strength or 0.0)
+            return Robust(
+                coupling, clipping(BOUND), by_evidence(lambda pairs: self.tried(trained, pairs), strength or 0.0)
+            )
+        if name == DIRECTION:
+            return Robust(coupling, clipping(BOUND), by_direction(start, strength or 0.0))
         return Robust(coupling, rule_of(self.robust))
 
     def tried(self, models: Tensor, pairs: sp.csr_array) -> tuple[sp.csr_array, np.ndarray]:

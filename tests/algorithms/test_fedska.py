@@ -19,7 +19,7 @@ from fedkin.engines.in_process import InProcess
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph
-from fedkin.graphs.learned import GraphEncoder, normalise
+from fedkin.graphs.learned import GraphEncoder, StructureLearner, normalise
 from fedkin.local.features import Granularity, misalignment, split_gradient, taps, train_guided
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
@@ -85,6 +85,32 @@ def test_split_learning_has_the_gradient_of_joint_autograd(model: str, granulari
     assert torch.allclose(ours, theirs, atol=1e-10)
     assert float(told["loss"].sum()) == pytest.approx(float(joint().detach()))
     assert float(ours.norm()) > 1e-3
+
+
+@pytest.mark.parametrize("granularity", ["client", "class"])
+def test_the_classifier_may_be_that_of_the_averaged_model(granularity: str, run: Callable[..., Run]) -> None:
+    """Algorithm 1: w_k ← w_t, then split learning. The loss of the one encoder step, client by client, with FedAvg's classifier."""
+    federation, loss = equal_federation(), {}
+    common: dict[str, Any] = {"lr": 0.3, "epochs": 2, "batch_size": 5, "k": 2, "granularity": granularity}
+    steps: dict[str, Any] = {"structure_steps": 0, "encoder_steps": 1}
+    for head in ("trained", "received"):
+        done = run(federation, "mlp:6", FedSKA(**common, **steps, classifier=head), rounds=1)
+        loss[head] = done.history[-1]["log"]["encoder_loss"]
+        arrays = done.state.arrays
+    assert loss["trained"] != pytest.approx(loss["received"], rel=1e-3)
+    learner = StructureLearner(6, 2)
+    parts, held = arrays["parts"], arrays["held"]
+    graph = learner.graph(learner.initial(np.random.default_rng(0)), arrays["features"])  # G starts as the identity
+    guides = GraphEncoder(6).encode(GraphEncoder(6).initial(), graph, parts, held)
+    spec = ModelSpec.of("mlp:6", federation.task, torch.float64)
+    averaged = run(federation, "mlp:6", FedAvg(lr=0.3, epochs=2, batch_size=5), rounds=1).state.rows[0]
+    by_hand = []
+    for k, (_, y) in enumerate(federation.train):
+        chosen = guides[k][torch.from_numpy(y if granularity == "class" else np.zeros_like(y))]
+        by_hand.append(float(cross_entropy(spec.module(averaged).classifier(chosen), torch.from_numpy(y)).mean()))
+    assert loss["received"] == pytest.approx(np.mean(by_hand), rel=1e-9)
+    alone = [run(federation, "mlp:6", FedSKA(**common, average=False, classifier=h)) for h in ("trained", "received")]
+    assert torch.equal(alone[0].state.rows, alone[1].state.rows)
 
 
 @pytest.mark.parametrize("granularity", ["client", "aligned"])

@@ -10,7 +10,7 @@ from torch.nn.functional import softplus
 
 from fedkin.algorithms.pfedbayes import PFedBayes, divergence, posterior_slopes, prior_slopes
 from fedkin.errors import FedkinError
-from fedkin.steps import AdamRule
+from fedkin.steps import step_rule
 
 SETTINGS = {"lr": 0.02, "batch_size": 6, "zeta": 0.7, "inner_steps": 2, "rho": -2.0}
 
@@ -37,7 +37,7 @@ def test_divergence_is_the_gaussian_one_and_its_gradients_are_right() -> None:
 
 def test_adam_is_torchs_adam() -> None:
     ours, theirs = beliefs(2), beliefs(2).requires_grad_()
-    adam, optimiser = AdamRule(ours, 0.05), torch.optim.Adam([theirs], lr=0.05)
+    adam, optimiser = step_rule("adam", ours, 0.05), torch.optim.Adam([theirs], lr=0.05)
     for seed in range(5):
         adam.step(ours, beliefs(10 + seed))
         theirs.grad = beliefs(10 + seed)

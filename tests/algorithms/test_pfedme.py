@@ -68,3 +68,20 @@ def test_gamma_is_one_over_lambda_unless_told() -> None:
 def test_inner_steps_that_must_grow_are_refused_before_training(federation: Any, run: Any) -> None:
     with pytest.raises(FedkinError, match=r"personal_lr·lam = 3 .*keep personal_lr below 0\.133"):
         run(federation, "mlp:4", PFedMe(lam=15.0, personal_lr=0.2))
+
+
+@pytest.mark.parametrize(("times", "settles"), [(0.98, True), (1.02, False)])
+def test_inner_steps_settle_while_the_rate_times_lambda_and_smoothness_is_below_two(
+    build: Any, run: Any, models: Any, times: float, settles: bool
+) -> None:
+    """Least squares has β = 2·λ_max(XᵀX)/n: θ goes to the proximal point for γ_p(λ + β) < 2, and away from it beyond."""
+    data = build((20,), "regression")
+    x, y = (torch.as_tensor(part) for part in data.train[0])
+    beta = 2 * float(torch.linalg.eigvalsh(x.T @ x / len(y))[-1])
+    rate = times * 2 / (1.0 + beta)
+    assert rate < 2  # γ_p·λ < 2 would allow both
+    method = PFedMe(lr=1e-9, lam=1.0, inner_steps=300, personal_lr=rate, batch_size=100)
+    done = run(data, "linear", method, rounds=1)
+    theta, w = models(done)[0], done.state.rows[0]
+    slope = 2 * x.T @ (x @ theta - y) / len(y) + (theta - w)
+    assert (float(slope.norm()) < 0.1) == settles

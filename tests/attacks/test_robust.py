@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fedkin.couplings import Average, ClusterAverage, Coupling, GraphFilter, LaplacianStep, Mixing, aggregation
-from fedkin.couplings.robust import NormBounded, Robust, clipping, in_the_crowd, replacing, together, trust_in
+from fedkin.couplings.robust import NormBounded, Robust, clipping, in_the_crowd, replacing
+from fedkin.couplings.trust import by_direction, by_evidence, together, trust_in
 from fedkin.graphs import ClientGraph
 
 K, B = 7, 5
@@ -200,7 +201,7 @@ def test_evidence_takes_weight_from_a_model_that_does_badly_and_gives_it_to_ones
         losses.data = np.where(pairs.indices == 3, 6.0, 0.5 + 0.01 * pairs.indices)
         return losses, np.full(4, 0.02)
 
-    coupling = Robust(plain, clipping(np.inf), evidence)
+    coupling = Robust(plain, clipping(np.inf), by_evidence(evidence))
     coupling.apply(torch.randn((4, 2), generator=torch.Generator().manual_seed(0)))
     assert coupling.shares is not None
     shares = coupling.shares.toarray()
@@ -214,6 +215,37 @@ def test_trust_is_full_in_the_better_half_and_falls_with_the_loss() -> None:
     np.testing.assert_allclose(trust[:4], 1)
     assert trust[4] < 1e-3
     np.testing.assert_allclose(trust_in(np.array([0.3, 0.3, 0.3]), 0.0), 1)
+
+
+def updates(hostile: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows that clients started from and ended at: six move about one way, one as `hostile` says (B,)."""
+    generator = torch.Generator().manual_seed(0)
+    before = torch.randn((K, B), generator=generator, dtype=torch.float64)
+    step = torch.ones((K, B), dtype=torch.float64) + 0.3 * torch.randn((K, B), generator=generator, dtype=torch.float64)
+    step[6] = hostile
+    return before, before + step
+
+
+@pytest.mark.parametrize("plain", [Average(np.ones(K)), Mixing(np.full((K, K), 1 / K) + np.diag(1e-6 * np.arange(K)))])
+def test_who_goes_the_other_way_has_no_share_and_who_goes_along_keeps_it(plain: Coupling) -> None:
+    for hostile, share in ((-0.5, 0.0), (-20.0, 0.0), (1.0, 1 / K)):
+        before, rows = updates(torch.full((B,), hostile, dtype=torch.float64))
+        coupling = Robust(plain, clipping(np.inf), by_direction(before))
+        coupling.apply(rows)
+        assert coupling.shares is not None
+        found = coupling.shares.toarray()[:6, 6]
+        np.testing.assert_allclose(found, share, atol=0.03 if share else 1e-12)
+
+
+def test_without_a_common_direction_nobody_is_judged() -> None:
+    rows = torch.zeros((4, 2), dtype=torch.float64)
+    before = -torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]], dtype=torch.float64)
+    plain = Average(np.ones(4))
+    for start in (before, rows):  # opposite ways; no way at all
+        coupling = Robust(plain, clipping(np.inf), by_direction(start))
+        coupling.apply(rows)
+        assert coupling.shares is not None
+        np.testing.assert_allclose(coupling.shares.toarray(), 0.25)
 
 
 def test_liars_do_not_change_what_clients_say_together() -> None:

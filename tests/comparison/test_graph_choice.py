@@ -11,7 +11,7 @@ import pytest
 from fedkin import ClientGraph, Federation, FedkinError, data
 from fedkin.algorithms import FedRelax, FedU
 from fedkin.comparison import choose_graph
-from fedkin.comparison.graph_choice import without_fold
+from fedkin.federation.folds import whole_training, without_fold
 from fedkin.federation.split import Split
 from fedkin.graphs import empty
 
@@ -43,7 +43,7 @@ def test_kin_are_chosen_and_the_losses_are_those_of_a_loop(federation: Federatio
     # Alone, exact updates are least squares on what is left of a client's samples.
     by_hand = []
     for fold in range(2):
-        part = without_fold(federation, fold, 2)
+        part = without_fold(whole_training(federation), 2, fold)
         errors = []
         for (x, y), (hx, hy) in zip(part.train, part.validation):
             errors.append(np.square(hx @ np.linalg.lstsq(x, y.ravel(), rcond=None)[0] - hy.ravel()))
@@ -52,7 +52,7 @@ def test_kin_are_chosen_and_the_losses_are_those_of_a_loop(federation: Federatio
 
 
 def test_folds_share_out_training_and_validation_samples_and_nothing_else(federation: Federation) -> None:
-    parts = [without_fold(federation, fold, 3) for fold in range(3)]
+    parts = [without_fold(whole_training(federation), 3, fold) for fold in range(3)]
     for k in range(len(federation)):
         own = sorted(map(tuple, np.concatenate([federation.train[k][0], federation.validation[k][0]])))
         held = sorted(map(tuple, np.concatenate([part.validation[k][0] for part in parts])))

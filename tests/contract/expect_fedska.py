@@ -11,5 +11,6 @@ OTHER = {
     "noise": "gaussian",
     "server_optimiser": "sgd",
     "mask": 0.6,
+    "classifier": "received",
 }
 SILENT = {"server_momentum": "only 0 is allowed"}

@@ -14,6 +14,7 @@ import pytest
 
 from fedkin import algorithms
 from fedkin.algorithm import Algorithm
+from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.result import Result
 from fedkin.testing import ALGORITHM_PROMISES, Expected, Trial, parameter_changes_the_result
@@ -109,3 +110,43 @@ def test_any_loss_metric_and_optimiser_however_clients_are_sharded(name: str, wh
     assert np.allclose(apart.rows, together.rows, atol=1e-8)
     mine, theirs = (np.array(each.metrics["post"][key], dtype=float) for each in (apart, together))
     assert np.allclose(mine, theirs, atol=1e-6, equal_nan=True)
+
+
+TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "columns of labels": ("multilabel", {"metrics": ["f1"]}),
+    "counts": ("counts", {"metrics": ["mae"]}),
+    "several numbers": ("regression", {"loss": "huber:1", "metrics": ["r2"]}),
+}
+NEED_CLASSES = {"fedproto": "a prototype for each class", "knnper": "vote on classes"}
+OTHER_GROUND: dict[str, dict[str, Any]] = {
+    "sfl": {"graph": "complete"},
+    "oracle": {"clusters": {f"client {k}": k % 2 for k in range(6)}},
+}
+"""Where the toy federation's own graph or clusters come from its classes."""
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=[pytest.mark.slow] if what != "columns of labels" else []) for what in TARGETS]
+)
+def test_other_targets_than_classes(name: str, what: str) -> None:
+    rng, clients, (kind, asked) = np.random.default_rng(0), {}, TARGETS[what]
+    for k in range(6):
+        x = rng.normal(size=(20 + 3 * k, 5))
+        y = {
+            "multilabel": (x[:, :3] > 0).astype(int),
+            "counts": rng.poisson(np.exp(x[:, 0])),
+            "regression": 2 * x[:, :2],
+        }
+        clients[f"client {k}"] = (x, y[kind])
+    federation = Federation.from_arrays(clients, task=kind)  # type: ignore[arg-type]
+    ground = OTHER_GROUND.get(name, {})
+    parameters = {key: value for key, value in ground.items() if key != "graph"}
+    options = {key: value for key, value in ground.items() if key == "graph"}
+    if name in NEED_CLASSES:
+        with pytest.raises(FedkinError, match=NEED_CLASSES[name]):
+            run(name, federation, make(name), **asked)
+        return
+    result = run(name, federation, make(name, **parameters), **asked, **options)
+    assert np.isfinite(result.rows).all()
+    assert np.isfinite(result.summary("deployed")["mean"])

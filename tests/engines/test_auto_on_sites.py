@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
+from safetensors.torch import load_file
 
 import fedkin
 from fedkin import Federation, FedkinError
@@ -49,6 +50,10 @@ def test_auto_over_sites_gives_the_models_of_one_machine_with_few_messages(
         place = found.names.index(name)
         assert found.metrics["deployed"]["test_accuracy"][place] == here.metrics["deployed"]["test_accuracy"][k]
         assert found.auto[name]["members"] == pytest.approx(here.auto[name]["members"], abs=1e-9)
+        stored = load_file(next(tmp_path.glob(f"site-*/models/{name}.safetensors")))  # where its data are
+        module = found.models[name]
+        module.load_state_dict(stored)
+        assert torch.allclose(module(x), here.models[name](x), atol=1e-9)
     each = [sum(kind == "answer" for node, kind in line.sent if node == site) for site in range(3)]
     assert max(each) < 60, each  # 2 × 3 rounds; the rest does not grow with the rounds
     assert fedkin.load(tmp_path / "out").auto.keys() == set(federation.names)

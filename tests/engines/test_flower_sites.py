@@ -108,6 +108,25 @@ def test_loss_and_metrics_reach_the_sites(federation: Federation, tmp_path: Path
     same_metrics(there, mine)
 
 
+@pytest.mark.parametrize("kind", ["multilabel", "counts"])
+@pytest.mark.parametrize("name", ["fedavg", "fedu", "fedpnp"])
+def test_columns_of_labels_and_counts_are_learned_on_sites(name: str, kind: str, tmp_path: Path) -> None:
+    rng, clients = np.random.default_rng(0), {}
+    for k in range(6):
+        x = rng.normal(size=(30, 5))
+        y = (x[:, :3] > 0).astype(int) if kind == "multilabel" else rng.poisson(np.exp(x[:, 0]))
+        clients[f"client {k}"] = (x, y)
+    data = Federation.from_arrays(clients, task=kind)  # type: ignore[arg-type]
+    line = sites.LoopLine(sites.write_sites(data, tmp_path, GROUPS))
+    planned = plan(tmp_path, name, "mlp:6", federation={"task": kind}, metrics=["mae"] if kind == "counts" else ["f1"])
+    there = train_sites(line, planned, tmp_path / "result")
+    mine = here(name, data.take([k for group in GROUPS for k in group]), model="mlp:6", metrics=there.task.metrics)
+    assert there.task == mine.task
+    assert (there.task.loss, there.metric) == (("poisson", "test_mae") if kind == "counts" else ("bce", "test_f1"))
+    assert np.allclose(there.rows, mine.rows, rtol=0, atol=1e-9)
+    same_metrics(there, mine)
+
+
 def test_a_metric_without_a_value_counts_no_sample_of_the_global_test(federation: Federation, tmp_path: Path) -> None:
     """A site whose test samples are of one class has no AUROC of any model; its other numbers are its own."""
     asked: dict[str, Any] = {"metrics": ["auroc"], "global_test": True}

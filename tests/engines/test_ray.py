@@ -23,6 +23,7 @@ from fedkin.models import ModelSpec
 from fedkin.streams import Streams
 
 from ..contract import test_every_method as contract
+from ..portfolio.conftest import sites as contrary_sites
 
 ray = pytest.importorskip("ray", reason="pip install 'fedkin[ray]'")
 
@@ -76,6 +77,21 @@ def test_same_numbers(name: str, model: str) -> None:
 @pytest.mark.parametrize("name", algorithms.names())
 def test_same_numbers_for_every_method(name: str, model: str, dtype: str) -> None:
     agree(name, model, dtype, cohort=4)
+
+
+@pytest.mark.slow
+@pytest.mark.engines
+@pytest.mark.parametrize("regression", [False, True])
+def test_auto_gives_the_models_of_one_process(regression: bool) -> None:
+    federation, model = contrary_sites(clients=6, regression=regression), "linear" if regression else "mlp:4"
+    how: dict[str, Any] = {"effort": "standard", "rounds": 3, "lr": 0.1, "dtype": "float64"}
+    here, there = (fedkin.auto(federation, model, workers=2, engine=name, **how) for name in ("in_process", "ray"))
+    x = torch.randn(5, 6, dtype=torch.float64)
+    for name in federation.names:
+        assert torch.allclose(here.models[name](x), there.models[name](x), atol=1e-8)
+        assert here.auto[name]["members"] == pytest.approx(there.auto[name]["members"], abs=1e-6)
+    assert here.facts["bytes"] == there.facts["bytes"]
+    assert here.metrics["deployed"].keys() == there.metrics["deployed"].keys()
 
 
 def test_loss_and_metrics_reach_the_actors() -> None:

@@ -30,7 +30,7 @@ from fedkin.local.shard import Shard
 from fedkin.local.terms import Clip, Mask, Pull
 from fedkin.local.training import train_rows
 from fedkin.models import ModelSpec
-from fedkin.steps import AdamRule, step_rule
+from fedkin.steps import step_rule
 from fedkin.streams import Streams
 from fedkin.task.choice import chosen
 from fedkin.task.losses import loss_of
@@ -102,6 +102,7 @@ def layer_normed() -> nn.Module:
 
 MODELS: dict[str, tuple[Any, str]] = {
     "chain": ("mlp:5", "linear"),
+    "wide chain": ("mlp:40", "linear"),
     "batch norm": (normed, "grouped"),
     "shortcut": (Residual, "vmap"),
     "layer norm": (layer_normed, "vmap"),
@@ -171,14 +172,15 @@ def test_every_optimiser_and_loss_agrees_with_torch(
     assert torch.isfinite(losses).all()
 
 
+@pytest.mark.parametrize("width", [4, 300])
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
-def test_clients_with_different_numbers_of_steps_have_moments_of_their_own(optimiser: Any) -> None:
+def test_clients_with_different_numbers_of_steps_have_moments_of_their_own(optimiser: Any, width: int) -> None:
     """Two clients side by side, of which one makes steps 1 and 2 and the other comes later: each is torch's optimiser."""
     torch.manual_seed(0)
-    weights = torch.randn((2, 4), dtype=torch.float64)
+    weights = torch.randn((2, width), dtype=torch.float64)
     rule = step_rule(optimiser, weights, 0.1, 0.5 if optimiser in ("sgd", "rmsprop") else 0.0, 0.01)
-    slopes = [torch.randn((2, 4), dtype=torch.float64) for _ in range(3)]
-    modules = [nn.Linear(4, 1, bias=False).double() for _ in range(2)]
+    slopes = [torch.randn((2, width), dtype=torch.float64) for _ in range(3)]
+    modules = [nn.Linear(width, 1, bias=False).double() for _ in range(2)]
     for module, row in zip(modules, weights):
         module.weight.data[0] = row
     how = Sgd(lr=0.1, optimiser=optimiser, momentum=0.5 if optimiser in ("sgd", "rmsprop") else 0.0, weight_decay=0.01)
@@ -192,6 +194,29 @@ def test_clients_with_different_numbers_of_steps_have_moments_of_their_own(optim
             theirs[k].step()
     for k, module in enumerate(modules):
         assert torch.allclose(weights[k], module.weight[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("width", [5, 301])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_who_steps_beside_a_client_does_not_change_a_bit(
+    optimiser: Any, momentum: float, dtype: torch.dtype, width: int
+) -> None:
+    """Three clients, one of which comes a step late, together and each alone; few and many parameters, odd numbers of both."""
+    torch.manual_seed(0)
+    how = 0.1, momentum if optimiser in ("sgd", "rmsprop") else 0.0, 0.01
+    begin, slopes = torch.randn((3, width), dtype=dtype), torch.randn((6, 3, width), dtype=dtype)
+    together, rule = begin.clone(), step_rule(optimiser, begin, *how)
+    for t, slope in enumerate(slopes):
+        active = 2 if t == 0 else 3
+        rule.step(together[:active], slope[:active].clone())
+    for k in range(3):
+        alone, own = begin[k : k + 1].clone(), step_rule(optimiser, begin[:1], *how)
+        for slope in slopes[k == 2 :]:
+            own.step(alone, slope[k : k + 1].clone())
+        assert torch.equal(alone[0], together[k])
+        assert all(torch.equal(moment[0], rule.state[name][k]) for name, moment in own.state.items())
 
 
 def test_clipping_bounds_the_norm_of_every_client_alone() -> None:
@@ -363,7 +388,7 @@ def test_kept_moments_are_in_the_checkpoint(optimiser: Any, tmp_path: Path) -> N
 
 
 def test_adam_counts_its_steps_per_client() -> None:
-    rule = AdamRule(torch.zeros((2, 1)), 0.1)
+    rule = step_rule("adam", torch.zeros((2, 1)), 0.1)
     for active in (2, 1, 1):
         rule.step(torch.zeros((active, 1)), torch.ones((active, 1)))
     assert rule.state["count"].tolist() == [3, 1]

@@ -30,6 +30,17 @@ def test_a_run_takes_parts_by_name(installed: Path, fedkin, tmp_path: Path) -> N
     assert tomllib.loads((tmp_path / "parts" / "config.toml").read_text())["algorithm"]["denoiser"] == "lorentz"
 
 
+def test_a_run_takes_a_loss_and_a_metric_by_name(installed: Path, fedkin, tmp_path: Path) -> None:
+    asked = ("run", "--data", "two-moons", "--loss", "brier-score", "--metric", "recall", *TRAIN, "--out", "own")
+    done = fedkin(*asked, on=installed)
+    assert done.returncode == 0, done.stderr
+    settings = tomllib.loads((tmp_path / "own" / "config.toml").read_text())["run"]
+    assert (settings["loss"], settings["metrics"]) == ("brier-score", ["recall"])
+    assert "recall" in done.stdout
+    near = fedkin("run", "--data", "two-moons", "--loss", "brier-scor", *TRAIN, on=installed)
+    assert "did you mean 'brier-score'" in near.stderr
+
+
 def test_a_run_takes_parts_by_path_and_resumes_by_it(installed: Path, fedkin, tmp_path: Path) -> None:
     path = f"{PACKAGE}.half_way:HalfWay"
     data = ("--data", f"{PACKAGE}.parts:two_moons")

@@ -93,12 +93,29 @@ def test_the_order_of_a_series_is_the_order_of_its_samples() -> None:
     assert set(place) == {0, 1, 2}
 
 
-def test_a_member_that_diverges_for_a_client_costs_it_that_member_alone() -> None:
-    """Inputs a thousand times as large: training overflows there at a rate that suits the others."""
+def stretched_inputs(factor: float) -> dict[str, Any]:
+    """A client like site-0 whose inputs are so many times as large: the rate that suits the others is too high for it."""
     rng = np.random.default_rng(0)
-    x = 1e6 * rng.normal(size=(40, 6))
-    wild = {"train": (x[:30], rng.normal(size=30)), "test": (x[30:], rng.normal(size=10))}
-    usual = auto(with_clients({}, regression=True), "linear", **FAST)
-    result = auto(with_clients({"wild": wild}, regression=True), "linear", **FAST)
-    assert np.isfinite([result.metrics["deployed"]["test_mse"][k] for k in range(4)]).all()
-    assert len(usual.names) + 1 == len(result.names)
+    slopes = np.random.default_rng(0).normal(size=(2, 6))[0] * 2
+    x = rng.normal(size=(60, 6))
+    y = x @ slopes
+    return {"train": (factor * x[:30], y[:30]), "test": (factor * x[30:], y[30:])}
+
+
+@pytest.mark.parametrize("factor", [6.0, 40.0, 1e6])
+def test_a_client_that_diverges_at_the_rate_of_the_others_costs_nobody_else_anything(factor: float) -> None:
+    how = {**FAST, "rounds": 10}
+    usual = auto(with_clients({}, regression=True), "linear", **how)
+    result = auto(with_clients({"wild": stretched_inputs(factor)}, regression=True), "linear", **how)
+    mse = np.array(result.metrics["deployed"]["test_mse"])
+    assert sound(result)
+    assert (mse[:4] < 1.5 * np.array(usual.metrics["deployed"]["test_mse"])).all()
+    if factor == 6:  # slower, it learns as well as anybody
+        assert mse[4] < 0.2 * stretched_inputs(factor)["test"][1].var()
+
+
+def test_a_rate_at_which_everybody_diverges_is_lowered() -> None:
+    federation = with_clients({}, regression=True)
+    result = auto(federation, "linear", effort="quick", rounds=10, lr=2.0)
+    for k in range(4):
+        assert result.metrics["deployed"]["test_mse"][k] < 0.5 * federation.test[k][1].var()

@@ -16,6 +16,8 @@ from fedkin import Federation, FedkinError, Result
 from fedkin.cli import app
 from fedkin.commands.auto import clients_table
 from fedkin.portfolio.contender import Auto
+from fedkin.portfolio.progress import Done
+from fedkin.portfolio.search import EFFORTS
 
 from .conftest import sites
 
@@ -142,3 +144,17 @@ def test_auto_is_compared_on_the_command_line_and_is_no_method_of_run() -> None:
     assert wrong.exit_code != 0
     refused = CliRunner().invoke(app, ["run", *common, "--algorithm", "auto"])
     assert refused.exit_code != 0
+
+
+@pytest.mark.parametrize("effort", ["quick", "standard"])
+def test_progress_goes_from_nothing_to_nearly_all(effort: str) -> None:
+    done, shares = Done(EFFORTS[effort], 6, 10), []
+    watch = lambda member, round, rounds: shares.append(done.share(member, round, rounds))  # noqa: E731
+    fedkin.auto(sites(clients=4), "mlr", effort, rounds=6, lr=0.3, watch=watch)
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < 0.5
+    assert shares[-1] <= 1
+    whole = Done(EFFORTS["standard"], 6, 10)
+    told = [whole.share(member, 6, 6) for member in ("local", "fedavg", "kin", "pfedbayes", "pfedbayes")]
+    assert told == sorted(told)
+    assert told[-1] == pytest.approx(1)

@@ -44,7 +44,7 @@ def weights_of(clients: InProcess, models: torch.Tensor, spec: ModelSpec, federa
     members = [f"member {m}" for m in range(models.shape[2])]
     warmth = search.warmth(members)
     temperatures = np.ones(len(members)) if warmth is None else warmth
-    return weigh(search.told(members, range(3)), temperatures, federation.task.one_label)
+    return weigh(search.told(members, range(3)), temperatures, federation.task.mixes_chances, search.fits(members))
 
 
 def predictions(

@@ -13,7 +13,7 @@ from fedkin.algorithm import Setting, State, follow_influence
 from fedkin.algorithms.fedu import LaplacianRegularised
 from fedkin.clients import Clients, Replies
 from fedkin.couplings import LaplacianStep
-from fedkin.couplings.robust import trust_in
+from fedkin.couplings.trust import trust_in
 from fedkin.defence import EVIDENCE, parsed, rule_for_letters
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task

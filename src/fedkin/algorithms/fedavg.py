@@ -40,7 +40,7 @@ class FedAvg(Algorithm):
     title: ClassVar[str] = "FedAvg"
     protects: ClassVar[tuple[Level, ...]] = ("sample", "client")
     along_edges: ClassVar[bool] = True
-    defence: ClassVar[str] = "evidence"
+    defence: ClassVar[str] = "direction"
 
     server_optimiser: ServerOptimiser = Field(
         "sgd", description="the server's step along the mean update: sgd, adam (FedAdam), yogi or adagrad"

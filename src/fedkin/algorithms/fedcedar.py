@@ -53,6 +53,7 @@ class FedCedar(Algorithm):
     title: ClassVar[str] = "FedCedar"
     protects: ClassVar[tuple[Level, ...]] = ("sample",)
     deploys: ClassVar[Deploys] = "trained"
+    defence: ClassVar[str] = "direction"
 
     clusters: int = Field(5, ge=1, description="clusters K; fewer are used when fewer clients answer")
     propagations: int = Field(2, ge=0, description="propagations P along the graph of the centres")

@@ -51,7 +51,7 @@ class FedProto(Algorithm):
     features: str = Field("features", description="the layer before the head, whose output is the feature")
 
     def check(self, setting: Setting) -> None:
-        if not setting.task.one_label:
+        if not setting.task.classes:
             raise FedkinError("fedproto has a prototype for each class, but this task has none; choose another method")
         size, head = cut(setting.model, setting.task, self.features).size, linear_head(setting.model, self.name)
         if size != head.weight.shape[1]:

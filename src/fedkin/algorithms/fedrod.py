@@ -56,7 +56,7 @@ class FedRoD(FedAvg):
 
 def log_counts(shard: Shard, ids: np.ndarray) -> Tensor:
     """log π_k: the logarithm of each client's training samples per class, (k, C); zeros for a regression."""
-    if not shard.task.one_label:
+    if not shard.task.classes:
         return torch.zeros((len(ids), shard.task.outputs), dtype=shard.spec.dtype)
     counts = [torch.bincount(shard.train.targets(int(k)), minlength=shard.task.outputs) for k in ids]
     return torch.stack(counts).to(shard.spec.dtype).clamp(min=1e-9).log()

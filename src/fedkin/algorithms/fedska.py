@@ -89,6 +89,10 @@ class FedSKA(FedAvg):
     every: int = Field(
         1, ge=1, description="rounds between two exchanges of features; in between clients keep their guides"
     )
+    classifier: Literal["trained", "received"] = Field(
+        "trained",
+        description="whose classifier judges the guides: each client's own, or that of the averaged model (Algorithm 1: w_k ← w_t first)",
+    )
     average: bool = Field(True, description="average the clients' weights; otherwise each goes on from its own")
 
     @model_validator(mode="before")
@@ -111,7 +115,7 @@ class FedSKA(FedAvg):
 
     def grain(self, setting: Setting) -> Granularity:
         """What has a feature: the classes of a client where there are any, unless told."""
-        return self.granularity or ("class" if setting.task.one_label else "client")
+        return self.granularity or ("class" if setting.task.classes else "client")
 
     def default_graph(self) -> str | None:
         return "shared-labels" if self.prior else None
@@ -123,8 +127,10 @@ class FedSKA(FedAvg):
                 f"fedska: k = {self.k} is not allowed: a client has at most {clients - 1} neighbours here"
             )
         cut(setting.model, setting.task, self.features)
+        if self.classifier == "received" and setting.home:
+            raise FedkinError("fedska: classifier = 'received' needs whole models; tensors that stay at home hide some")
         grain = self.grain(setting)
-        if grain == "class" and not setting.task.one_label:
+        if grain == "class" and not setting.task.classes:
             raise FedkinError("fedska: granularity = 'class' needs a classification task; use 'client' or 'aligned'")
         if grain == "aligned" and len(set(setting.sizes.tolist())) > 1:
             few, many = int(np.argmin(setting.sizes)), int(np.argmax(setting.sizes))
@@ -227,13 +233,16 @@ class FedSKA(FedAvg):
         parameters, encoder = Parameters.read(state.arrays, "encoder"), GraphEncoder(parts.shape[2])
         place = {int(j): position for position, j in enumerate(known)}
         dtype, loss = state.rows.dtype, None
+        asked: dict[str, Tensor] = {}
+        if self.classifier == "received":
+            columns = cut(setting.model, setting.task, self.features).columns
+            asked["classifier"] = self.received(state, setting)[torch.as_tensor(ids)][:, columns]
         for _ in range(self.encoder_steps):
             theta = parameters.theta.detach().requires_grad_()
             guides = encoder.encode(theta, graph, parts, held)
             mine = guides[[place[int(j)] for j in ids]]
-            told = clients.ask(
-                f"{__name__}:fedska gradient", ids, {"guides": mine.detach().to(dtype)}, self._how_features(setting)
-            )
+            question = {"guides": mine.detach().to(dtype), **asked}
+            told = clients.ask(f"{__name__}:fedska gradient", ids, question, self._how_features(setting))
             answered = torch.as_tensor(np.flatnonzero(np.isin(ids, told.ids)))
             slope = torch.autograd.grad(mine[answered], theta, told["gradient"].double())[0]
             parameters = parameters.moved(slope, self.server_lr, self.server_optimiser)
@@ -286,5 +295,6 @@ def gradient_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     ids, shared = request.ids, request.shared
     tap = taps(shard, shared["layer"], shared["cosine"])
     guides = request.per_client["guides"].to(shard.spec.dtype)
-    gradient, loss = split_gradient(shard, ids, tap, shard.store["classifier"][ids], guides, shared["granularity"])
+    head = request.per_client["classifier"] if "classifier" in request.per_client else shard.store["classifier"][ids]
+    gradient, loss = split_gradient(shard, ids, tap, head.to(shard.spec.dtype), guides, shared["granularity"])
     return {"gradient": gradient, "loss": loss}

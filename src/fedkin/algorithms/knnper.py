@@ -61,7 +61,7 @@ class KNNPer(FedAvg):
         return self.features, self.capacity, self.neighbours, self.scale
 
     def model_spec(self, model: ModelLike, names: tuple[str, ...], task: Task, dtype: torch.dtype) -> ModelSpec:
-        if not task.one_label:
+        if not task.classes:
             raise FedkinError("knnper lets memories vote on classes, but this task has none; choose another method")
         return with_memory(super().model_spec(model, names, task, dtype), task, *self.remembers)
 

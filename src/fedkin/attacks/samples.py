@@ -30,7 +30,7 @@ def poisoned(federation: Federation, hostile: Sequence[int] | np.ndarray, how: s
     `labels`: class y becomes C − 1 − y, a number 2·mean − y. `backdoor`: half of the samples get the mark and class 0.
     Test and validation samples stay as they are.
     """
-    if how == "backdoor" and (not federation.task.one_label or federation.task.tokens):
+    if how == "backdoor" and (not federation.task.classes or federation.task.tokens):
         raise FedkinError("attack 'backdoor' needs classes and numeric inputs; choose another attack for this task")
     train, classes = federation.train, len(federation.task.classes)
     inputs, y = train.x, train.y.copy()
@@ -42,5 +42,5 @@ def poisoned(federation: Federation, hostile: Sequence[int] | np.ndarray, how: s
             own = rng.permutation(own)[: len(own) // 2]
             x[own], y[own] = stamped(x[own], float(inputs.max())), TARGET
         else:
-            y[own] = classes - 1 - y[own] if federation.task.one_label else 2 * y[own].mean() - y[own]
+            y[own] = classes - 1 - y[own] if federation.task.classes else 2 * y[own].mean() - y[own]
     return replace(federation, train=Split(x, y, train.offsets), source={})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from fedkin.commands import flags
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from fedkin.portfolio.progress import Done
     from fedkin.result import Result
 
 CLIENTS_SHOWN = 50
@@ -37,6 +39,14 @@ def auto(
     effort: Annotated[
         str, typer.Option("--effort", help="quick, standard or thorough", rich_help_panel=flags.METHOD)
     ] = "standard",
+    distil: Annotated[
+        bool,
+        typer.Option(
+            "--distil",
+            help="one network of the original size per client, with what it costs",
+            rich_help_panel=flags.METHOD,
+        ),
+    ] = False,
     out: Out = None,
     json: flags.Json = None,
 ) -> None:
@@ -47,6 +57,7 @@ def auto(
       fedkin auto --csv visits.csv --client hospital --target died
       fedkin auto --data digits --clients 20 --effort quick
       fedkin auto --data school --seed 1 --out runs/schools --json schools.json
+      fedkin auto --data digits --clients 20 --effort quick --distil
     """
     from fedkin import config
     from fedkin.commands.run import new_folder, short_name
@@ -62,8 +73,8 @@ def auto(
     chosen = training.model_dump(include=training.model_fields_set & set(Sgd.model_fields))
     rest = settings.options[0].model_dump(exclude_unset=True)
     folder = out or new_folder(f"{short_name(settings)}-auto-seed{settings.seeds[0]}")
-    with Members() as watch:
-        result = find(federation, settings.model, effort, out=folder, watch=watch, **{**rest, **chosen})  # type: ignore[arg-type]
+    with Members.of({**rest, **chosen, "effort": effort}) as watch:
+        result = find(federation, settings.model, effort, out=folder, watch=watch, distil=distil, **{**rest, **chosen})  # type: ignore[arg-type]
     finish_auto(result, folder, json)
 
 
@@ -74,15 +85,18 @@ def join(
         str | None, typer.Option("--client", help="column that names the client (default: as in the run)")
     ] = None,
     target: Annotated[str | None, typer.Option("--target", help="column to predict (default: as in the run)")] = None,
+    add: Annotated[bool, typer.Option("--add", help="add them to the run, for those that come next")] = False,
     out: Out = None,
     json: flags.Json = None,
 ) -> None:
     """Models for clients that come later, without a round of the others.
 
     \b
-    Example:
+    Examples:
       fedkin join runs/visits-auto-seed0 --csv new.csv
+      fedkin join runs/visits-auto-seed0 --csv new.csv --add
     """
+    from fedkin.commands import show
     from fedkin.commands.run import new_folder
     from fedkin.commands.show import working
     from fedkin.portfolio.join import join as find
@@ -96,23 +110,47 @@ def join(
     folder = out or new_folder(f"{Path(run).name}-newcomers")
     joined.save(folder)
     finish_auto(joined, folder, json)
+    if add:
+        show.say(f"added to {result.grown(joined).save(run)}: {', '.join(joined.names)}")
 
 
 class Members:
-    """Progress: which member is being trained."""
+    """Progress: which member is being trained, and about how long all of it will take."""
+
+    def __init__(self, done: Done | None) -> None:
+        self.done = done
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Members:
+        """With an estimate by effort, rounds and steps; other efforts are refused elsewhere."""
+        from fedkin.portfolio.auto import TRAINING
+        from fedkin.portfolio.progress import Done
+        from fedkin.portfolio.search import EFFORTS
+
+        effort = EFFORTS.get(str(settings.get("effort")))
+        length = int(settings.get("rounds") or 30), int(settings.get("steps") or TRAINING["steps"])
+        return cls(None if effort is None else Done(effort, *length))
 
     def __enter__(self) -> Members:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-        self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self.task = self.progress.add_task("choosing a learning rate", total=None)
+        left = (
+            TextColumn("about"),
+            TimeRemainingColumn(),
+            TextColumn("left,"),
+            TimeElapsedColumn(),
+            TextColumn("so far"),
+        )
+        columns = TextColumn("{task.description}"), BarColumn(), *left
+        self.progress = Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=600)
+        self.task = self.progress.add_task("choosing a learning rate", total=1.0)
         self.progress.start()
         return self
 
     def __call__(self, member: str, round: int, rounds: int) -> None:
-        self.progress.update(self.task, description=f"training {member} on folds", total=rounds, completed=round)
+        share = 0.0 if self.done is None else self.done.share(member, round, rounds)
+        self.progress.update(self.task, description=f"training {member} on folds", completed=share)
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
@@ -127,7 +165,7 @@ def finish_auto(result: Result, folder: Path, json: Path | None) -> None:
     from fedkin.result.records import run_record
     from fedkin.result.result import DENSE
     from fedkin.result.summary import coverage
-    from fedkin.result.verdict import sentence
+    from fedkin.result.verdict import distilled_text, sentence
 
     metric = result.task.headline_metric
     screen = show.console()
@@ -137,6 +175,8 @@ def finish_auto(result: Result, folder: Path, json: Path | None) -> None:
         f"alone, together: {metric.heading} on test samples, {metric.better}",
         "gain: expected, in loss per sample, with its 95 % interval; from training samples alone",
     )
+    if "distilled" in result.facts:
+        show.say(distilled_text(result))
     if missing := coverage(metric.label, result.valued, len(result.names)):
         show.say(missing)
     if len(result.names) > CLIENTS_SHOWN:

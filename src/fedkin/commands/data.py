@@ -81,7 +81,7 @@ def info(
         show.say("", repr(federation))
         sizes = dict(zip(federation.names, federation.train.sizes.tolist()))
         entry["federation"] = {"clients": sizes, "notes": list(federation.notes)}
-        classes = federation.task.one_label
+        classes = bool(federation.task.classes)
         counts = federation.label_counts() if classes else None
         if counts is not None:
             entry["federation"]["label_counts"] = dict(zip(federation.names, counts.tolist()))

@@ -143,7 +143,8 @@ def resume(
         from fedkin.commands import auto as together
         from fedkin.portfolio.auto import go_on
 
-        with together.Members() as watch:
+        told = read_toml(folder / "config.toml")
+        with together.Members.of({**told.get("run", {}), **told.get("algorithm", {})}) as watch:
             result = go_on(folder, watch)
         together.finish_auto(result, folder, json)
         return

@@ -11,8 +11,7 @@ import numpy as np
 from fedkin.algorithm import Algorithm
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
-from fedkin.federation.folds import assign, whole_training
-from fedkin.federation.split import Split
+from fedkin.federation.folds import whole_training, without_fold
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelLike
 from fedkin.run import train
@@ -65,7 +64,8 @@ def choose_graph(
         raise FedkinError("no graph to choose from; give at least one, for example ['statistics', 'empty']")
     if folds < 2:
         raise FedkinError(f"folds = {folds}; at least 2 are needed")
-    cut = [without_fold(federation, fold, folds, seed) for fold in range(folds)]
+    given = replace(whole_training(federation), source={})
+    cut = [without_fold(given, folds, fold, seed) for fold in range(folds)]
     losses = {}
     for name, graph in named.items():
         found = []
@@ -75,17 +75,3 @@ def choose_graph(
             found.append(float(np.average(own[sizes > 0], weights=sizes[sizes > 0])))
         losses[name] = np.array(found)
     return GraphChoice(losses, named)
-
-
-def without_fold(federation: Federation, fold: int, folds: int, seed: int = 0) -> Federation:
-    """The same clients without test samples: they validate on one fold of their training samples and train on the rest."""
-    given = whole_training(federation)
-    rest, held = [], []
-    for k in range(len(given)):
-        x, y = given.train[k]
-        out = assign(given, k, folds, seed) == fold
-        rest.append((x[~out], y[~out]))
-        held.append((x[out], y[out]))
-    nothing = Split.join([(given.train.x[:0], given.train.y[:0])] * len(given))
-    cut = {"train": Split.join(rest), "validation": Split.join(held), "test": nothing}
-    return replace(given, **cut, source={})  # type: ignore[arg-type]

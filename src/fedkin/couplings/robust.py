@@ -15,13 +15,11 @@ from torch import Tensor
 
 from fedkin.couplings import aggregation
 from fedkin.couplings.aggregation import Aggregate
-from fedkin.couplings.coupling import Coupling, Group
+from fedkin.couplings.coupling import Coupling
+from fedkin.couplings.trust import Judge
 
 RobustRule = Callable[[Tensor, Tensor, int | None], Aggregate]
 """values (d, B), weights (d,) that sum to 1, the client's own place among them (None: several clients get this row)."""
-
-Witness = Callable[[sp.csr_array], tuple[sp.csr_array, np.ndarray]]
-"""The pairs (i, j) that matter, (K, K) → the loss of model j on client i's samples on these pairs, and its noise (K,)."""
 
 
 class Robust(Coupling):
@@ -29,28 +27,20 @@ class Robust(Coupling):
 
     What a client gets of itself, m_ii w_i, is not in question: rules of the kind "mean, but robust" replace the part of the
     others, (1 − m_ii)·rule({w_j}, m_ij). Where several clients get the same row (FedAvg, a cluster) there is no "self", and
-    the rule takes all of them.
-
-    With `evidence` weights fall first: m_ij·t_ij, t_ij = `trust_in` what the models do on client i's own samples. What is
-    taken from others a client gives to itself; where several get the same row they judge together, by the trimmed mean of
-    their losses, and the weights are scaled to the same sum.
+    the rule takes all of them. With a `judge` weights fall first (`fedkin.couplings.trust`).
 
     `shares` is the matrix the last rows came to, sparse (K, K), for the influence matrix.
     """
 
     linear = False
 
-    def __init__(
-        self, coupling: Coupling, rule: RobustRule, evidence: Witness | None = None, strength: float = 1.0
-    ) -> None:
-        self.plain, self.rule, self.clients = coupling, rule, coupling.clients
-        self.evidence, self.strength = evidence, strength
+    def __init__(self, coupling: Coupling, rule: RobustRule, judge: Judge | None = None) -> None:
+        self.plain, self.rule, self.judge, self.clients = coupling, rule, judge, coupling.clients
 
     def apply(self, rows: Tensor) -> Tensor:
         rows, groups = self._check(rows), list(self.plain.groups())
-        if self.evidence is not None:
-            losses, noise = self.evidence(_pairs(groups, self.clients))
-            groups = [self._judged(group, losses, noise) for group in groups]
+        if self.judge is not None:
+            groups = self.judge(rows, groups)
         mixed, lines = torch.empty_like(rows, memory_format=torch.contiguous_format), _Lines(self.clients)
         for clients, sources, weights in groups:
             total, values = weights.sum(), rows[torch.as_tensor(sources)]
@@ -64,39 +54,8 @@ class Robust(Coupling):
         self.shares = lines.matrix()
         return mixed
 
-    def _judged(self, group: Group, losses: sp.csr_array, noise: np.ndarray) -> Group:
-        """The group with weights by evidence."""
-        clients, sources, weights = group
-        others = sources != clients[0] if len(clients) == 1 else np.ones(len(sources), dtype=bool)
-        if others.sum() < 2 or not len(clients):
-            return group
-        if len(clients) == 1:
-            told = losses[[int(clients[0])]][:, sources[others]].toarray()[0]
-            trusted = weights[others] * trust_in(told, float(noise[clients[0]]), self.strength)
-            rest = weights.sum() - trusted.sum()
-            return clients, np.append(sources[others], clients[0]), np.append(trusted, rest)
-        told, error = together(losses[clients][:, sources].toarray(), clients[:, None] == sources[None, :])
-        trusted = weights * trust_in(told, error, self.strength)
-        return clients, sources, trusted * (weights.sum() / trusted.sum())
-
     def __repr__(self) -> str:
         return f"Robust({self.plain!r})"
-
-
-def together(losses: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, float]:
-    """What several clients say of models: per model, the trimmed mean over clients of its loss beyond the client's median.
-
-    `losses` (clients, models), `own` the same shape: a client has no say about its own model. Also gives the median
-    standard error of these means. Liars are trimmed: a quarter at both ends.
-    """
-    from scipy.stats import trim_mean
-
-    apart = np.where(own, np.nan, losses)
-    apart = apart - np.nanmedian(apart, axis=1, keepdims=True)
-    columns = [column[~np.isnan(column)] for column in apart.T]
-    means = np.array([trim_mean(column, 0.25) if len(column) else 0.0 for column in columns])
-    errors = [np.subtract(*np.percentile(c, [75, 25])) / 1.35 / len(c) ** 0.5 for c in columns if len(c)]
-    return means, float(np.median(errors)) if errors else 0.0
 
 
 def clipping(factor: float = 1.0) -> RobustRule:
@@ -165,14 +124,6 @@ class _Lines:
         return sp.csr_array((values, (i, j)), shape=(self.clients, self.clients))
 
 
-def _pairs(groups: list[tuple[np.ndarray, np.ndarray, np.ndarray]], clients: int) -> sp.csr_array:
-    """1 at every (i, j) for which i ≠ j and m_ij ≠ 0."""
-    i = np.concatenate([np.repeat(own, len(sources)) for own, sources, _ in groups])
-    j = np.concatenate([np.tile(sources, len(own)) for own, sources, _ in groups])
-    apart = i != j
-    return sp.csr_array((np.ones(apart.sum()), (i[apart], j[apart])), shape=(clients, clients))
-
-
 class NormBounded(Coupling):
     """The plain coupling of rows whose updates are no longer than `factor` times the median update.
 
@@ -206,17 +157,3 @@ def in_the_crowd(rows: Tensor, factor: float = 3.0) -> np.ndarray:
     centre, _ = aggregation.median(rows, torch.full((len(rows),), 1 / len(rows), dtype=torch.float64))
     apart = (rows.double() - centre.double()).norm(dim=1)
     return (apart <= factor * apart.quantile(0.5)).cpu().numpy()
-
-
-def trust_in(losses: np.ndarray, noise: float, strength: float = 1.0) -> np.ndarray:
-    """How much a client trusts others whose models have these losses on its own samples, (d,) from 0 to 1.
-
-        t_j = exp(−strength·max(0, T_j − b − s) / s),   b = median T,   s = noise + (b − min T)
-
-    Whoever is no further above the median than the best is below it is trusted in full; beyond, trust falls. The unit s is
-    how far the better half spreads, plus the standard error of losses, so that a client needs no threshold and no number of attackers. Evidence comes from the client's
-    own samples, as in UBAR (Guo et al., Byzantine-Resilient Decentralized Stochastic Gradient Descent, 2021).
-    """
-    middle = np.median(losses)
-    spread = noise + middle - losses.min()
-    return np.exp(-strength * np.maximum(0, losses - middle - spread) / max(spread, 1e-12))

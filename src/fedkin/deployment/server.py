@@ -41,6 +41,7 @@ from fedkin.portfolio.contender import Auto
 from fedkin.portfolio.search import EFFORTS
 from fedkin.reports.wording import duration
 from fedkin.result import Result
+from fedkin.result.combined import Parts
 from fedkin.result.export import card
 from fedkin.result.history import Record
 from fedkin.result.stored import read_config
@@ -133,7 +134,7 @@ def train_sites(
     model: Any = models_of(called.own) if plan.model == SITES else resolve(plan.model)
     roster = called.roster
     if isinstance(plan.algorithm, Auto):
-        return _combined(line, plan, plan.algorithm, called, register, out)
+        return _auto(line, plan, plan.algorithm, called, register, out)
     began = (out, read_config(out)) if checkpoint.latest(out) is not None else None
     spec = model_of_run(plan.algorithm, model, roster.names, roster.task, plan.options, began)
     told = frozen_hash(spec.frozen)
@@ -148,14 +149,20 @@ def train_sites(
     graph = _graph_of_run(plan, out, start)
     run = Run(roster, clients, spec, plan.algorithm, plan.options, graph, out, callbacks, earlier)
     run.take_up(plan.federation.accept_changes)
-    result = run.run()
+    return _deployed(clients, run.run())
+
+
+def _deployed(clients: FlowerClients, result: Result) -> Result:
+    """Have the sites write the clients' models to their own disks."""
     cards = {name: card(result, k, []) for k, name in enumerate(result.names)}
-    for name, reason in clients.deploy(cards).items():
+    parts = Parts.read(result.extras, len(result.names))
+    combined = None if parts is None else {name: parts.of_client(k) for k, name in enumerate(result.names)}
+    for name, reason in clients.deploy(cards, combined).items():
         print(f"client {name!r} has not written its model: {reason}")
     return result
 
 
-def _combined(line: Line, plan: FederationFile, method: Auto, called: Called, register: Register, out: Path) -> Result:
+def _auto(line: Line, plan: FederationFile, method: Auto, called: Called, register: Register, out: Path) -> Result:
     """auto over the sites: members are trained in their clients' folds, then everybody's combination is tested once."""
     roster, options = called.roster, plan.options
     refuse_unfit(roster)
@@ -167,7 +174,8 @@ def _combined(line: Line, plan: FederationFile, method: Auto, called: Called, re
     cut = FlowerClients(line, further, spec, register, plan.federation, registered=called)
     tested = FlowerClients(line, called, spec, register, plan.federation)
     told = lambda member, round, rounds: print(f"{member}: round {round} of {rounds}")  # noqa: E731
-    return combined(cut, tested, roster, spec, options, method.effort, used, method.training(), out, told)
+    how = spec, options, method.effort, used, method.training(), out, told, method.distil
+    return _deployed(tested, combined(cut, tested, roster, *how))
 
 
 def _graph_of_run(plan: FederationFile, out: Path, start: Path | None = None) -> ClientGraph | str | None:

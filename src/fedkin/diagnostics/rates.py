@@ -180,7 +180,7 @@ def convergence(
         felt = s * _meeting(algorithm, cohort, len(setting))
         sigma2 = float(found["square"].mean())
         layers = dense_layers(setting.spec.template(), setting.spec.layout)
-        if setting.task.numeric and layers is not None and len(layers) == 1:
+        if setting.task.loss == "mse" and layers is not None and len(layers) == 1:
             told = run.clients.ask("fedkin.diagnostics.theory:quadratic", setting.everyone, None, shared)
             hessians, linear = told["hessian"].numpy(), told["linear"].numpy()
             best = stationary_point(hessians, linear, linked, felt)

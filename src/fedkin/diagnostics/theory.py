@@ -111,7 +111,7 @@ def diagnose(
             raise FedkinError(f"client {name!r} could not estimate its smoothness: {why}")
         distance = None
         layers = dense_layers(setting.spec.template(), setting.spec.layout)
-        if setting.task.numeric and layers is not None and len(layers) == 1:
+        if setting.task.loss == "mse" and layers is not None and len(layers) == 1:
             quadratic = run.clients.ask(f"{__name__}:quadratic", setting.everyone, None, shared)
             strength = algorithm.c * algorithm.eta
             best = stationary_point(quadratic["hessian"].numpy(), quadratic["linear"].numpy(), linked, strength)

@@ -132,7 +132,7 @@ class Federation:
         given = [read_samples(name, value) for name, value in zip(names, clients.values())]
         shape = common_shape(names, given)
         learned, samples = encoded(names, given, shape, task, classes, tokens)
-        stratify = learned.one_label
+        stratify = bool(learned.classes)
         parts = [holdout.split(name, own, stratify) for name, own in zip(names, samples)]
         train, validation, test = (Split.join([own[part] for own in parts], scale) for part in PARTS)
         made = cls(names, learned, train, validation, test, public=read_public(public, shape), **about)
@@ -186,9 +186,8 @@ class Federation:
         return len(self.names)
 
     def __repr__(self) -> str:
-        what = f"classification with {len(self.task.classes)} classes"
-        if not self.task.one_label:
-            what = f"{self.task.kind} with outputs {self.task.output_shape}"
+        shown = f"{len(self.task.classes)} classes" if self.task.classes else f"outputs {self.task.output_shape}"
+        what = f"{self.task.kind} with {shown}"
         sizes = " / ".join(f"{len(s.y)} {n}" for n, s in self._splits().items())
         return f"Federation({len(self)} clients, {what}, inputs {self.task.input_shape}, {sizes} samples)"
 
@@ -230,7 +229,7 @@ class Federation:
 
     def label_counts(self, split: Literal["train", "validation", "test"] = "train") -> np.ndarray:
         """Samples per client and class, shape (K, C)."""
-        if not self.task.one_label:
+        if not self.task.classes:
             raise FedkinError(f"label counts need a classification task; this federation is a {self.task.kind} task")
         part = self._splits()[split]
         clients, classes = len(self), len(self.task.classes)
@@ -239,9 +238,7 @@ class Federation:
 
     def class_counts(self) -> np.ndarray | None:
         """Training samples of each class (of multi-label tasks: with each column), (C,); None for regression."""
-        if self.task.one_label:
-            return np.bincount(self.train.y, minlength=len(self.task.classes))
-        return None if self.task.numeric else self.train.y.sum(axis=0)
+        return self.task.class_counts(self.train.y)
 
     def fingerprint(self) -> str:
         """A short hash of names and samples: a resumed run must see the same data."""
@@ -278,7 +275,7 @@ class Federation:
             notes=self.notes,
             source=self.source,
             inputs=self.inputs,
-            label_counts=self.label_counts() if self.task.one_label else None,
+            label_counts=self.label_counts() if self.task.classes else None,
         )
 
     def plot(self, ax: Axes | None = None) -> Axes:

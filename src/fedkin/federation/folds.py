@@ -83,7 +83,7 @@ def assign(federation: Federation, k: int, count: int, seed: int) -> np.ndarray:
     if is_series(federation.task):
         return _series(n, count)
     order = Streams(seed).generator("folds", federation.names[k]).permutation(n)
-    if federation.task.one_label:
+    if federation.task.classes:
         order = order[np.argsort(y[order], kind="stable")]
     place = np.empty(n, dtype=np.int64)
     place[order] = np.arange(n) % count

@@ -80,7 +80,7 @@ def _inflates(numbers: np.ndarray, value: float) -> bool:
 
 def of_clients(federation: Federation, target: str) -> list[str]:
     """A rare class, and clients that hold one class only."""
-    if not federation.task.one_label:
+    if not federation.task.classes:
         return []
     counts, classes = federation.label_counts(), federation.task.classes
     share, notes = counts.sum(axis=0) / counts.sum(), []

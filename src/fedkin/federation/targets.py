@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
@@ -52,8 +53,8 @@ def _columns(columns: int) -> Encode:
     """Multi-label targets: columns of 0 and 1, (n, C)."""
 
     def as_columns(name: str, y: np.ndarray) -> np.ndarray:
-        if y.reshape(len(y), -1).shape[1:] != (columns,) and len(y):
-            width = y.reshape(len(y), -1).shape[1]
+        width = math.prod(y.shape[1:])
+        if width != columns and len(y):
             raise FedkinError(f"client {name!r}: {width} target columns, but {columns} elsewhere")
         if y.dtype.kind not in "biuf" or not np.isin(y, (0, 1)).all():
             raise FedkinError(f"client {name!r}: multi-label targets must be columns of 0 and 1")

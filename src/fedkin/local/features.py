@@ -228,7 +228,7 @@ def examination(shard: Shard, ids: np.ndarray, granularity: Granularity) -> Exam
             granularity
         ]
         share = torch.full((len(y),), 1 / len(y), dtype=dtype)
-        if shard.task.one_label:
+        if shard.task.classes:
             pairs, place = torch.unique(torch.stack([part, y], dim=1), dim=0, return_inverse=True)
             part, y = pairs.unbind(dim=1)
             share = torch.zeros(len(pairs), dtype=dtype).index_add_(0, place, share)

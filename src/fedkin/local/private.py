@@ -9,7 +9,7 @@ Reference: Abadi et al., Deep Learning with Differential Privacy, 2016.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,9 +46,11 @@ class PrivateKernel:
         self.kernel, self.clip, self.scale, self.secrets = kernel, clip, scale, secrets
         self.layout, self.chunk = kernel.layout, kernel.chunk
         self.fuses = isinstance(kernel, LinearKernel) and kernel.fuses
-        ahead = max(1, DRAWN_AT_ONCE // max(1, self.layout.n_parameters))
-        self._drawn = torch.empty((len(scale), ahead, self.layout.n_parameters), dtype=torch.float32)
-        self._next = ahead
+        width = self.layout.n_parameters
+        self.ahead = max(1, DRAWN_AT_ONCE // max(1, width))
+        many = len(scale) if self.ahead > 1 else 1
+        self._drawn = torch.empty((many, self.ahead, width), dtype=torch.float32)
+        self._one, self._next = self._drawn[:, 0], self.ahead
 
     @property
     def noise(self) -> Noise | None:
@@ -64,19 +66,28 @@ class PrivateKernel:
         if batch.more:
             raise FedkinError("private training has no loss of a method's own; choose another method")
         losses = self.kernel.clipped_gradient(rows, batch.x, batch.y, batch.weight, out, self.clip)
-        out.add_(self._noise(len(out)))
+        for first, numbers in self._noise(len(out)):
+            out[first : first + len(numbers)].add_(numbers)
         return losses
 
-    def _noise(self, active: int) -> Tensor:
-        """The noise of one step of the first clients, (active, P); of small models, drawn for several steps at once."""
-        ahead = self._drawn.shape[1]
-        if self._next == ahead:
-            now = self._drawn[:active] if ahead == 1 else self._drawn  # a later step may have more clients
-            for numbers, stream, scale in zip(now, self.secrets, self.scale):
+    def _noise(self, active: int) -> Iterator[tuple[int, Tensor]]:
+        """The noise of one step of the first clients, in pieces: the first client of each, and its numbers (m, P).
+
+        Of small models that of all clients, drawn for several steps at once. Of large ones that of one client after the other
+        in the same memory, which stays in the processor's cache: noise for all of them would have to leave it and come back.
+        """
+        if self.ahead == 1:
+            flat = self._one[0]
+            for k in range(active):
+                self.secrets[k].fill(flat, float(self.scale[k]))
+                yield k, self._one
+            return
+        if self._next == self.ahead:
+            for numbers, stream, scale in zip(self._drawn, self.secrets, self.scale):
                 stream.fill(numbers.view(-1), float(scale))
             self._next = 0
         self._next += 1
-        return self._drawn[:active, self._next - 1]
+        yield 0, self._drawn[:active, self._next - 1]
 
     def descend(
         self, rows: Tensor, samples: Samples, plan: Plan, rate: float, shrink: float, push: Tensor | None

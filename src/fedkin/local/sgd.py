@@ -106,6 +106,16 @@ class Fusing(Protocol):
         """Each client's steps, in place; return the sums of its losses, (k,)."""
 
 
+@runtime_checkable
+class FusingRules(Protocol):
+    """A kernel that can take all steps of any rule itself, down ∇f(w) + (1 − shrink)·w − push."""
+
+    def descend_by_rule(
+        self, rows: Tensor, samples: Samples, plan: Plan, rule: Rule, shrink: float, push: Tensor | None
+    ) -> Tensor:
+        """Each client's steps, in place; return the sums of its losses, (k,)."""
+
+
 def descend(
     kernel: Kernel,
     rows: Tensor,
@@ -122,10 +132,12 @@ def descend(
     """
     weights = rows[:, : kernel.layout.n_parameters]
     steps = torch.as_tensor(plan.steps).clamp(min=1).to(rows.dtype)
-    if isinstance(kernel, Fusing) and kernel.fuses and rule.plain and plan.changes is None:
-        together = affine(terms, rate)
-        if together is not None:  # all terms in one pass over the weights
+    if isinstance(kernel, Fusing) and kernel.fuses and plan.changes is None:
+        together = affine(terms, rate if rule.plain else 1.0)
+        if together is not None and rule.plain:  # all terms in one pass over the weights
             return kernel.descend(rows, samples, plan, rate, *together) / steps
+        if together is not None and isinstance(kernel, FusingRules):
+            return kernel.descend_by_rule(rows, samples, plan, rule, *together) / steps
     slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
     total = rows.new_zeros(len(rows))
     for batch in samples.batches(plan):

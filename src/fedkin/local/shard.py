@@ -94,7 +94,7 @@ class Shard:
         if self.task.augment is None:
             return None
         words = self.streams.words(f"{purpose} augment", round, keys)
-        return Changes(augmentation_of(self.task), words, self.task.outputs if self.task.one_label else 0)
+        return Changes(augmentation_of(self.task), words, len(self.task.classes))
 
     def private(self, name: str, default: Callable[[], Tensor]) -> Tensor:
         """The private state `name` of all clients; made from one client's `default` at first use."""

@@ -250,7 +250,7 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
     loss_per_sample = loss_of(shard.task)
     answer = {name: torch.zeros(len(ids), dtype=torch.float64) for name in names}
     answer |= {f"{name}_count": torch.zeros(len(ids), dtype=torch.int64) for name in may_lack(shard.task)}
-    if shard.task.one_label:
+    if shard.task.classes:
         answer["distinct_count"] = torch.zeros(len(ids), dtype=torch.float64)
 
     def work(chosen: np.ndarray) -> None:

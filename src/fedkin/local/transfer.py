@@ -28,7 +28,7 @@ def losses_of(shard: Shard, samples: Samples, k: int, rows: Tensor) -> Tensor:
     outputs, y = outputs_of(shard, samples, k, rows)
     repeated = y.expand(len(rows), *y.shape).flatten(0, 1)
     loss = loss_of(shard.task)(outputs.flatten(0, 1), repeated).double().view(len(rows), len(y))
-    return loss.clamp(max=CAP) if shard.task.one_label else loss
+    return loss.clamp(max=CAP) if shard.task.classes else loss
 
 
 @client_task("transfer")

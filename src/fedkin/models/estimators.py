@@ -118,7 +118,7 @@ def named_estimator(spec: str, task: Task) -> Any:
         return make_network(spec, task, known)
     if option and (not option.isdigit() or int(option) < 1):
         raise FedkinError(f"model {spec!r}: its option must be a whole number of at least 1, as in 'tree:5'")
-    return ESTIMATORS[name](not task.numeric, int(option) if option else None)
+    return ESTIMATORS[name](task.estimator == "classifier", int(option) if option else None)
 
 
 @estimator("tree")

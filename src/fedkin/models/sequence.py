@@ -50,7 +50,7 @@ def gru_forecaster(task: Task, hidden: int = 64, layers: int = 2) -> nn.Module:
 
     Inputs (T,) or (T, c), targets (steps,) or (steps, c'); the decoder reads and writes the targets' channels.
     """
-    if not task.numeric or len(task.input_shape) not in (1, 2) or len(task.output_shape) not in (1, 2):
+    if task.estimator != "regressor" or len(task.input_shape) not in (1, 2) or len(task.output_shape) not in (1, 2):
         raise FedkinError(
             "model 'gru-forecaster' takes a series (T,) or (T, c) to (steps,) or (steps, c) numbers, but the task is "
             f"{task.kind} from {task.input_shape} to {task.output_shape}"
@@ -78,7 +78,7 @@ def lstm_text(task: Task, hidden: int = 256, layers: int = 1, width: int = 8) ->
 
     The paper has one layer, its released code two ("lstm-text:256,2").
     """
-    if not task.one_label or not task.tokens or len(task.input_shape) != 1:
+    if not task.classes or not task.tokens or len(task.input_shape) != 1:
         raise FedkinError(
             "model 'lstm-text' takes texts: a classification task of tokens (T,), where each token is a class"
         )

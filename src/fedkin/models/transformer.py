@@ -61,7 +61,7 @@ class Transformer(nn.Module):
 @network("transformer-text")
 def transformer_text(task: Task, layers: int = 2, width: int = 64, heads: int = 4) -> nn.Module:
     """Guess the next token by a small transformer: layers, width and heads are its options ("transformer-text:2,64,4")."""
-    if not task.one_label or not task.tokens or len(task.input_shape) != 1:
+    if not task.classes or not task.tokens or len(task.input_shape) != 1:
         raise FedkinError(
             "model 'transformer-text' takes texts: a classification task of tokens (T,), where each token is a class"
         )

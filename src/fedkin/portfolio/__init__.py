@@ -6,6 +6,7 @@ members   what is trained: ordinary methods in every fold, and what more local s
 evidence  what the members say of samples they have not seen, and the sums that clients tell of it
 weights   temperatures, pooled and personal weights, the gate; simplex solves for them
 search    which members are trained how far, from a learning rate to the weights; kept lets a killed run go on
-outcome   every client's model, tested once
-auto      the procedure, from a federation to a result; join does it for newcomers
+outcome   every client's model, tested once; distil teaches it to one network
+auto      the procedure, from a federation to a result; join does it for newcomers, whom grown adds to the run
+progress  how much of it is done
 """

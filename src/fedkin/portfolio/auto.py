@@ -44,6 +44,7 @@ def auto(
     rounds: int = 30,
     out: str | Path | None = None,
     watch: WatchMembers = lambda member, round, rounds: None,
+    distil: bool = False,
     **options: Any,
 ) -> Result:
     """Give every client the best model that collaboration can give, without a choice of method, graph or strength::
@@ -61,6 +62,9 @@ def auto(
     `options` are those of local training (lr, steps, batch_size, …; the rate is chosen on a fold unless given) and of
     `fedkin.train` (engine, workers, dtype). Returns a Result: `models[name]` is one nn.Module, `auto[name]` says which
     members it combines, whether the gate kept the client alone and the gain to expect, `kin` who helps whom.
+
+    `distil` teaches every client's combination to a single network of the original size, on the client's own inputs;
+    `facts["distilled"]` says what the combination reached on test samples and how many networks it had.
 
     With `out`, a run that was killed goes on where it was when it is started again with the same settings.
     """
@@ -91,7 +95,8 @@ def auto(
         tested = connected(clients)
         try:
             folder = None if out is None else Path(out)
-            return combined(cut, tested, clients.roster(), spec, chosen, effort, used, training, folder, watch)
+            how = spec, chosen, effort, used, training, folder, watch, distil
+            return combined(cut, tested, clients.roster(), *how)
         finally:
             tested.close()
     finally:
@@ -120,6 +125,7 @@ def combined(
     training: Mapping[str, Any],
     out: Path | None,
     watch: WatchMembers,
+    distil: bool = False,
 ) -> Result:
     """auto over clients of any engine: `cut` are the K·(F + 1) further clients, `tested` the K clients themselves."""
     started = time.perf_counter()
@@ -131,15 +137,15 @@ def combined(
     try:
         run = options.model_dump(include={"rounds", "seed", "dtype", "metrics", "headline"})
         named = {"effort": effort, "model": spec.name or "custom", "data": roster.fingerprint, **training, **run}
-        kept = KeptMembers(out, named)
+        kept, own = KeptMembers(out, named), {"name": "auto", "effort": effort, **({"distil": True} if distil else {})}
         if directory is not None:
             begun = config_of(roster, spec, algorithms.make("local"), options, None, out)
-            directory.write_config({**begun, "algorithm": {"name": "auto", "effort": effort, **training}}, None, spec)
+            directory.write_config({**begun, "algorithm": {**own, **training}}, None, spec)
         how = roster.names, roster.task, spec, Streams(options.seed), EFFORTS[effort], used, training
         found = MemberSearch(cut, *how, options.rounds, kept, watch).run()
         prior = found.weighed.prior
         members = list(found.members)
-        algorithm = {"name": "auto", "effort": effort, **Sgd(**{**training, "lr": found.rate}).model_dump()}
+        algorithm = {**own, **Sgd(**{**training, "lr": found.rate}).model_dump()}
         result = outcome(
             roster, spec, options, tested, found.members, found.weighed, found.alone, cut.traffic,
             time.perf_counter() - started,
@@ -157,6 +163,7 @@ def combined(
                 "left_out": list(found.left_out),
                 "effort": effort,
             },
+            distil,
         )  # fmt: skip
         if out is not None:
             result.save(out)

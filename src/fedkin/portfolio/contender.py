@@ -23,6 +23,7 @@ class Auto(Sgd):
 
     name: ClassVar[str] = "auto"
     effort: Literal["quick", "standard", "thorough"] = "standard"
+    distil: bool = False
 
     def __init__(self, **settings: Any) -> None:
         for key in settings:
@@ -35,7 +36,7 @@ class Auto(Sgd):
 
     def training(self) -> dict[str, Any]:
         """The settings of local training: those that were given, and auto's own."""
-        return {**TRAINING, **self.model_dump(include=self.model_fields_set - {"effort"})}
+        return {**TRAINING, **self.model_dump(include=self.model_fields_set - {"effort", "distil"})}
 
     def run(self, federation: Federation, model: ModelLike, options: Options, out: Path | None = None) -> Result:
         """The result; from its folder if it is finished there and of the same settings."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedkin.errors import Forgot
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
-from fedkin.local.transfer import outputs_of
+from fedkin.local.transfer import losses_of, outputs_of
 
 SAY, FORGET, COUNT, SLOPES, ERRORS, GAINS = (
     f"{__name__}:{task}" for task in ("say", "forget training", "count", "slopes", "errors", "gains")
@@ -22,6 +22,8 @@ SAY, FORGET, COUNT, SLOPES, ERRORS, GAINS = (
 
 CLIP = 20.0
 """A member that gives the true class less than e^−20 is as wrong as one that gives it e^−20."""
+NO_FIT = 1e30
+"""The training loss of a model that is no longer finite."""
 
 
 @dataclass(frozen=True)
@@ -61,22 +63,29 @@ class Evidence:
 
 @client_task("say")
 def say_task(shard: Shard, request: Request) -> dict[str, Tensor]:
-    """Have a member say what it thinks of the held-out samples: per_client "models" (k, B), shared "member", "grid" (G,).
+    """Have a member say what it thinks of the held-out samples: per_client "models" (k, B), "limit" (k,), shared "member",
+    "grid" (G,).
 
     What it says stays on the client. Returns "tempered" (k, G), for classes the sums of −log p at every temperature of the
-    grid, else the sums of squared errors, and "sound" (k,): whether all of it is finite.
+    grid, else the sums of squared errors; "fit" (k,), the mean loss on the client's training samples; and "sound" (k,):
+    whether all is finite and the fit within the limit.
     """
     models, sizes = request.per_client["models"], shard.validation.sizes[request.ids]
-    classes, grid = shard.task.one_label, request.shared["grid"]
+    classes, grid = shard.task.mixes_chances, request.shared["grid"]
     longest = max(1, int(shard.validation.sizes.max(initial=0)))
     tail = (shard.task.outputs,) if classes else shard.task.output_shape or (1,)
     empty = partial(torch.zeros, (longest, *tail), dtype=shard.spec.dtype)
     said = shard.private(f"said {request.shared['member']}", empty)
     well = shard.private(f"sound {request.shared['member']}", partial(torch.zeros, 1))
     sound = torch.isfinite(models).all(dim=1)
+    fit = torch.full((len(sound),), NO_FIT, dtype=torch.float64)
 
     def work(place: int) -> None:
         k, n = int(request.ids[place]), int(sizes[place])
+        if bool(sound[place]):
+            own = losses_of(shard, shard.train, k, models[place : place + 1]).mean().nan_to_num(nan=NO_FIT)
+            fit[place] = own.clamp(max=NO_FIT)
+            sound[place] = fit[place] <= request.per_client["limit"][place]
         if n and bool(sound[place]):
             said[k, :n] = outputs_of(shard, shard.validation, k, models[place : place + 1])[0][0].view(n, *tail)
             sound[place] = bool(torch.isfinite(said[k, :n]).all())
@@ -89,7 +98,7 @@ def say_task(shard: Shard, request: Request) -> dict[str, Tensor]:
         told = torch.stack([-found.log_likelihood(value.view(1)).sum(dim=(1, 2)) for value in grid.double()], dim=1)
     else:
         told += found.errors().square().mean(dim=3).sum(dim=(1, 2))[:, None]
-    return {"tempered": torch.where(sound[:, None], told, 0.0), "sound": sound}
+    return {"tempered": torch.where(sound[:, None], told, 0.0), "sound": sound, "fit": fit}
 
 
 @client_task("forget training")
@@ -150,7 +159,7 @@ def _gathered(shard: Shard, request: Request) -> tuple[Evidence, Tensor]:
 def count_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """How much there is to judge by: "held_out" (k, V) samples of every variant, "effective" (k,), "sound" (k, M)."""
     evidence, _ = _gathered(shard, request)
-    effective = [_effective(shard.validation.targets(int(k)), shard.task.one_label) for k in request.ids]
+    effective = [_effective(shard.validation.targets(int(k)), shard.task.mixes_chances) for k in request.ids]
     members = request.shared["members"]
     return {
         "held_out": evidence.counted(request.shared["variants"]).sum(dim=1),
@@ -205,7 +214,7 @@ def gains_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     evidence, logs = _gathered(shard, request)
     weights = request.per_client["weights"].double()
     own = weights.gather(1, evidence.group[:, :, None].expand(-1, -1, weights.shape[2]))  # (k, n, M)
-    if shard.task.one_label:
+    if shard.task.mixes_chances:
         together = -(logs.exp() * own).sum(dim=2).clamp(min=1e-300).log()
         alone = -logs[:, :, 0]
     else:

@@ -20,7 +20,6 @@ from fedkin.local.transfer import TRANSFER, in_pieces
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.models.frozen import freeze, with_frozen
 from fedkin.portfolio.kept import KeptMembers
-from fedkin.portfolio.members import fine_tuned, steps_alone
 from fedkin.portfolio.outcome import outcome
 from fedkin.portfolio.search import EFFORTS, MemberSearch
 from fedkin.portfolio.together import Folds
@@ -39,6 +38,7 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
     Each scores the peers' models on its own training samples (A_new as Kin has it), begins from A_new·Ψ and from the
     common model, takes local steps on folds of its own samples, and combines the members with the federation's pooled
     weights as prior. The gate keeps it alone where that is better. Nobody else trains, and nothing of theirs changes.
+    `grown(result, joined)` is the run with the newcomers in it.
     """
     started = time.perf_counter()
     if "start_kin" not in result.extras:
@@ -66,28 +66,28 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
     ):
         how = newcomers.names, federation.task, spec, streams, effort, used, sgd.model_dump()
         search = MemberSearch(clients, *how, chosen.rounds, KeptMembers(None, {}), lambda *_: None)
-        everything, held = search.folds(range(used + 1)), search.folds(range(used))
-        kin, starts = _starts(result, held, newcomers)
-        alone = steps_alone(everything, spec, streams, sgd, chosen.rounds)
+        kin, starts = _starts(result, search.folds(range(used)), newcomers)
+        alone = search.alone(sgd)
         members = {"local": alone[:used]}
         for name, start in starts.items():
-            members[name], done, now = start, 0, start
+            members[name], done, now, shorter = start, 0, start, name
+            search.say(name, start, range(used))
             for number, steps in enumerate(effort.fine_tuning):
-                if f"{name}+{steps}" in result.facts["pooled"]:  # what the federation stopped is not tried again
-                    now = fine_tuned(held, now, sgd.model_dump(), steps - done, number)
-                    members[f"{name}+{steps}"], done = now, steps
-        for name, rows in members.items():
-            search.say(name, rows, range(used))
-        prior, classes = _prior(result, list(members)), federation.task.one_label
+                longer = f"{name}+{steps}"
+                if longer in result.facts["pooled"]:  # what the federation stopped is not tried again
+                    now = search.stretch(longer, now, sgd.model_dump(), steps - done, number, shorter)
+                    members[longer], done, shorter = now, steps, longer
+        prior, classes = _prior(result, list(members)), federation.task.mixes_chances
         groups = 1 if used > 1 else 2
         told = Told(
             clients, len(newcomers), range(used), list(members), groups, prior.temperatures if classes else None
         )
-        weighed = weigh(told, prior.temperatures, classes, known=prior)
+        weighed = weigh(told, prior.temperatures, classes, search.fits(list(members)), prior)
         return outcome(
             newcomers.roster(), spec, chosen, tested, members, weighed, alone[used], clients.traffic,
-            time.perf_counter() - started, config["algorithm"], {"kin_of_peers": torch.from_numpy(kin)},
-            {"title": "newcomers", "peers": result.names},
+            time.perf_counter() - started, config["algorithm"],
+            {"kin_of_peers": torch.from_numpy(kin), "start_kin": members[shorter][0]},
+            {"title": "newcomers", "peers": result.names}, bool(config["algorithm"].get("distil")),
         )  # fmt: skip
 
 

@@ -46,23 +46,27 @@ def train_member(
     rounds: int,
     watch: WatchMembers,
     start: Tensor | None = None,
+    cohort: np.ndarray | None = None,
 ) -> TrainedMember:
     """Train a method in all folds, round by round; what its clients would deploy. Private state begins anew.
 
-    For Kin, `start` (F, K, B) are models trained alone, from which it estimates its first weights.
+    `cohort` are the clients that train (default: all). For Kin, `start` (F, K, B) are models trained alone, from which it estimates its
+    first weights; models of clients that did not train are NaN.
     """
     begin_anew(folds)
+    everyone = np.arange(len(folds.names))
+    cohort = everyone if cohort is None else cohort
     states = [method.start(setting) for setting in settings]
 
     def begun(fold: Fold) -> State:
         here = settings[fold.place]
         assert start is not None
         assert isinstance(method, Kin)
-        return method.estimated(states[fold.place], start[fold.place], fold, here.everyone, here)
+        return method.estimated(states[fold.place], start[fold.place], fold, cohort, here)
 
     def one_round(fold: Fold) -> State:
         here = settings[fold.place]
-        return method.round(states[fold.place], fold, here.everyone, here)
+        return method.round(states[fold.place], fold, cohort, here)
 
     if start is not None:
         states[:] = folds.each(begun)
@@ -77,7 +81,11 @@ def train_member(
         replies = method.evaluate(states[fold.place], fold, setting, post, [], disclose=True)
         return placed(replies, "model", states[fold.place].rows)
 
-    return TrainedMember(torch.stack(folds.each(models)), tuple(states))
+    rows = torch.stack(folds.each(models))
+    if start is not None:
+        absent = np.setdiff1d(everyone, cohort)
+        rows[:, torch.from_numpy(absent)] = torch.nan
+    return TrainedMember(rows, tuple(states))
 
 
 def steps_alone(

@@ -36,7 +36,7 @@ def read_newcomers(
         raise FedkinError(f"{path}: a row has no {client} or no {target}; fill it in or drop the row")
     x = inputs_of(result, frame.drop(columns=[client, target]) if not result.facts.get("inputs") else frame)
     y = frame[target].to_numpy()
-    if result.task.one_label:
+    if result.task.classes:
         codes = {str(label): label for label in result.task.classes}
         strange = [value for value in y if str(value) not in codes]
         if strange:
@@ -47,6 +47,6 @@ def read_newcomers(
     y = y if scale is None else scale.shrink(y)
     names = frame[client].astype(str).str.strip().to_numpy()
     clients = {name: (x[names == name], y[names == name]) for name in dict.fromkeys(names)}
-    classes = list(result.task.classes) if result.task.one_label else None
+    classes = list(result.task.classes) if result.task.classes else None
     made = Federation.from_arrays(clients, task=result.task.kind, classes=classes, test_fraction=test_fraction)
     return made if scale is None else replace(made, task=replace(result.task, loss=made.task.loss))

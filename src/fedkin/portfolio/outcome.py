@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,10 @@ from torch import Tensor
 from fedkin import algorithms
 from fedkin.clients import Clients, Replies, Traffic, joined
 from fedkin.errors import FedkinError
+from fedkin.local.sgd import Sgd
 from fedkin.local.transfer import in_pieces
 from fedkin.models import ModelSpec
+from fedkin.portfolio.distil import TEACH
 from fedkin.portfolio.judged import JUDGE
 from fedkin.portfolio.weights import Weighed
 from fedkin.result import History, Result
@@ -46,17 +48,28 @@ def outcome(
     algorithm: Mapping[str, Any],
     extras: Mapping[str, Tensor],
     facts: Mapping[str, Any],
+    distil: bool = False,
 ) -> Result:
-    """The result: the gate, the parts of every model, and what they reach on test samples, which have chosen nothing."""
+    """The result: the gate, the parts of every model, and what they reach on test samples, which have chosen nothing.
+
+    `distil`: each combination is taught to one network, and both are tested.
+    """
     kept = gated(weighed, alone)
     parts = parts_of(roster.names, members, weighed, kept, alone, spec)
     size = len(roster)
     judged = judge(tested, parts)
     metrics = per_client_metrics(judged.ids, judged.arrays, size, ["test"])
+    if distil:
+        sgd = Sgd(**{key: value for key, value in algorithm.items() if key in Sgd.model_fields})
+        single = distilled(tested, parts, sgd, options.rounds)
+        before = {"networks": parts.offsets.diff().tolist(), "combined": metrics}
+        parts, judged = single, judge(tested, single)
+        metrics = per_client_metrics(judged.ids, judged.arrays, size, ["test"])
+        facts = {**facts, "distilled": before}
     sound = np.flatnonzero(torch.isfinite(alone).all(dim=1).numpy())
     rows = {"rows": alone[torch.from_numpy(sound)]}
     told_alone = tested.ask("evaluate", sound, rows, {"parts": ["test"]}, bill=False)
-    single = single_class(roster, {"pre": judged, "post": judged}, np.zeros(size, dtype=bool))
+    constant = single_class(roster, {"pre": judged, "post": judged}, np.zeros(size, dtype=bool))
     record = {"round": options.rounds, "participants": size, "log": {}, "pre": metrics, "post": metrics}
     spent = {"seconds": seconds, "evaluation_seconds": 0.0, "bytes": traffic.total(), "messages": traffic.messages}
     history = History(roster.names, [record | spent])
@@ -66,14 +79,14 @@ def outcome(
         task=roster.task,
         sizes=roster.train,
         server_rows=alone,
-        models=CombinedModels(roster.names, parts, spec, roster.task.one_label),
+        models=CombinedModels(roster.names, parts, spec, roster.task.mixes_chances),
         choice=tuple("alone" if own else "together" for own in kept),
         metrics={"pre": metrics, "post": metrics, "deployed": metrics},
         history=history,
         config={**settings, "algorithm": dict(algorithm)},
         extras={**parts.tensors(), **extras},
         label_counts=roster.label_counts,
-        notes=(*roster.notes, *notices(roster, history, (), single)),
+        notes=(*roster.notes, *notices(roster, history, (), constant)),
         facts={
             "algorithm": "auto",
             "rounds": options.rounds,
@@ -82,7 +95,7 @@ def outcome(
             "test_sizes": roster.test,
             "truth": {k: v for k, v in roster.truth.items() if len(v) == size and v.ndim == 1},
             "inputs": roster.inputs,
-            "single_class": single,
+            "single_class": constant,
             "alone": per_client_metrics(told_alone.ids, told_alone.arrays, size, ["test"]),
             "auto": told(roster.names, list(members), weighed, kept),
             **facts,
@@ -119,8 +132,8 @@ def parts_of(
     return Parts.of(clients, spec.initial_counters())
 
 
-def judge(clients: Clients, parts: Parts) -> Replies:
-    """Test metrics of the combined models: each client gets the networks of its own model alone, some clients at a time."""
+def combinations(parts: Parts) -> Iterator[tuple[np.ndarray, dict[str, Tensor]]]:
+    """Some clients at a time, and the networks of their models as tasks take them: padded with weight 0."""
     lengths = np.diff(parts.offsets.numpy())
     size, width, row = len(lengths), int(lengths.max()), parts.rows[0]
     real = torch.arange(width)[None] < torch.from_numpy(lengths)[:, None]
@@ -129,11 +142,33 @@ def judge(clients: Clients, parts: Parts) -> Replies:
         for own in (parts.index, parts.weights, parts.temperatures)
     )
     temperatures = torch.where(real, temperatures, 1.0)
-    found = []
     for some in in_pieces(size, width * row.numel() * row.element_size()):
-        asked = {"models": parts.rows[index[some]], "weights": weights[some], "temperatures": temperatures[some]}
-        found.append(clients.ask(JUDGE, some, asked, bill=False))
-    return joined(found)
+        told = {"models": parts.rows[index[some]], "weights": weights[some], "temperatures": temperatures[some]}
+        yield some, told
+
+
+def judge(clients: Clients, parts: Parts) -> Replies:
+    """Test metrics of the combined models: each client gets the networks of its own model alone."""
+    return joined([clients.ask(JUDGE, some, asked, bill=False) for some, asked in combinations(parts)])
+
+
+def distilled(clients: Clients, parts: Parts, sgd: Sgd, rounds: int) -> Parts:
+    """One network per client, taught by its combination; a model that is one network already stays as it is."""
+    length = {"steps": rounds * sgd.steps} if sgd.steps else {"epochs": rounds * sgd.epochs}
+    how = {"sgd": {**sgd.told(1), **length}}
+    taught: dict[int, Tensor] = {}
+    for some, asked in combinations(parts):
+        several = (asked["weights"] > 0).sum(dim=1) > 1
+        ids = some[several.numpy()]
+        if len(ids):
+            replies = clients.ask(TEACH, ids, {key: value[several] for key, value in asked.items()}, how)
+            taught |= {int(k): row for k, row in zip(replies.ids, replies["rows"])}
+    found = []
+    for k in range(len(parts.offsets) - 1):
+        part = parts.of_client(k)
+        kept = list(zip(part["rows"], part["weights"].tolist(), part["temperatures"].tolist()))
+        found.append([(taught[k], 1.0, 1.0)] if k in taught else kept)
+    return Parts.of(found, parts.counters)
 
 
 def told(

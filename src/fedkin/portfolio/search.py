@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from fedkin.errors import FedkinError
 from fedkin.graphs.directed import directed
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelSpec
-from fedkin.portfolio.evidence import ERRORS, SAY
+from fedkin.portfolio.evidence import ERRORS, NO_FIT, SAY
 from fedkin.portfolio.kept import KeptMembers, MemberShapes
 from fedkin.portfolio.members import TrainedMember, WatchMembers, fine_tuned, steps_alone, train_member
 from fedkin.portfolio.together import Folds
@@ -40,6 +41,14 @@ WORTH = 0.01
 """A costly member is trained in all folds if it lowers the held-out loss of the first by this share."""
 WORSENING = 0.02
 """Fine-tuning goes on unless the last stretch raised the held-out loss by this share."""
+SLOWER = 1 / 3
+"""Training that went astray is done again at this much of the rate, …"""
+ATTEMPTS = 3
+"""… so often at most."""
+ASTRAY = 10.0
+"""A model whose loss on a client's training samples is so many times the untrained model's is none for that client."""
+FEW = 0.1
+"""A method is trained again, slower, where it went astray for a larger share of the clients."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +111,29 @@ class MemberSearch:
     """What was asked for: a member's models and the folds they are of."""
     losses: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Per member the best temperature's place in the grid and the mean held-out loss there."""
+    fit: dict[str, np.ndarray] = field(default_factory=dict)
+    """Per member its loss on training samples, (F, K)."""
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
-    def folds(self, numbers: Sequence[int]) -> Folds:
-        return Folds(self.clients, self.names, numbers)
+    def folds(self, numbers: Sequence[int], pace: np.ndarray | None = None) -> Folds:
+        return Folds(self.clients, self.names, numbers, pace)
+
+    @cached_property
+    def untrained(self) -> np.ndarray:
+        """The untrained model's loss on each client's training samples, (K,), at least the median of all clients'."""
+
+        def ask() -> dict[str, Tensor]:
+            size = len(self.names)
+            rows = self.spec.initial_row(self.streams).expand(size, -1)
+            ids = self.used * size + np.arange(size)
+            replies = self.clients.ask("evaluate", ids, {"rows": rows}, {"parts": ["train"]}, bill=False)
+            losses = torch.full((size,), torch.nan, dtype=torch.float64)
+            losses[torch.from_numpy(replies.ids - self.used * size)] = replies["train_loss"].double()
+            return {"losses": losses}
+
+        losses = self.once("untrained", ask)["losses"].numpy()
+        return np.fmax(losses, np.nanmedian(losses))
 
     def settings(self, folds: Folds) -> tuple[Setting, ...]:
         how = self.task, self.spec, self.streams
@@ -122,8 +149,11 @@ class MemberSearch:
         self.clients.remember(self._say_again)
         size, grid = len(self.names), torch.from_numpy(TEMPERATURES)
         ids = np.arange(folds.start * size, folds.stop * size)
-        per_client = {"models": rows[: len(folds)].flatten(0, 1)}
+        limit = torch.from_numpy(np.tile(ASTRAY * self.untrained, len(folds)))
+        per_client = {"models": rows[: len(folds)].flatten(0, 1), "limit": limit}
         replies = self.clients.ask(SAY, ids, per_client, {"member": member, "grid": grid})
+        self.fit[member] = np.full((len(folds), size), NO_FIT)
+        self.fit[member].ravel()[replies.ids - ids[0]] = replies["fit"].numpy()
         losses, counts = np.zeros((size, len(grid))), np.zeros(size)
         held = self._held(replies.ids) * replies["sound"].numpy()
         np.add.at(losses, replies.ids % size, replies["tempered"].numpy())
@@ -146,14 +176,18 @@ class MemberSearch:
         return Told(self.clients, len(self.names), folds, members, 1 if len(folds) > 1 else 2, self.warmth(members))
 
     def warmth(self, members: Sequence[str]) -> np.ndarray | None:
-        if not self.task.one_label:
+        if not self.task.mixes_chances:
             return None
         return np.array([TEMPERATURES[self.losses[member][0]] for member in members])
+
+    def fits(self, members: Sequence[str]) -> np.ndarray:
+        """The members' losses on training samples, the worst of the folds, (K, M)."""
+        return np.stack([self.fit[member][: self.used].max(axis=0) for member in members], axis=1)
 
     def pooled_loss(self, members: Sequence[str], folds: Sequence[int]) -> float:
         """The held-out loss of the best pooled combination."""
         told = self.told(members, folds)
-        pool = mixed_pool(told) if self.task.one_label else least_squares_pool(told, told.ask(ERRORS)["gram"])
+        pool = mixed_pool(told) if self.task.mixes_chances else least_squares_pool(told, told.ask(ERRORS)["gram"])
         return float(pool[1][-1])
 
     # --- the search ---------------------------------------------------------------------------------------------------
@@ -161,26 +195,93 @@ class MemberSearch:
     def run(self) -> Found:
         rate = float(self.training.get("lr") or self.once("rate", self._rate)["rate"])
         self.sgd = Sgd(**{**self.training, "lr": rate})
-        everything, held = self.folds(range(self.used + 1)), self.folds(range(self.used))
-        how = self.spec, self.streams, self.sgd, self.rounds
-        local = self.once("local", lambda: {"rows": steps_alone(everything, *how)})["rows"]
+        local = self.alone(self.sgd)
         self.watch("local", self.rounds, self.rounds)
         members = {"local": local[: self.used]}
-        common = self.once("fedavg", lambda: {"rows": self._trained("fedavg", held).rows})
-        kin = self.once("kin", lambda: self._kin(held, local))
+        common = self._steady("fedavg", lambda folds: {"rows": self._trained("fedavg", folds).rows})
+        kin = self._steady("kin", lambda folds: self._kin(folds, local))
         members |= {"fedavg": common["rows"], "kin": kin["rows"]}
-        for name, rows in members.items():
-            self.say(name, rows, range(self.used))
         left_out: list[str] = []
         for name in ("fedavg", "kin"):
-            members |= self._fine_tuned(name, members[name], held, left_out)
+            members |= self._fine_tuned(name, members[name], left_out)
         if self.effort.bayes:
             members |= self._bayes(list(members), left_out)
         told = self.told(list(members), range(self.used))
         warmth = self.warmth(list(members))
         temperatures = np.ones(len(members)) if warmth is None else warmth
-        weighed = weigh(told, temperatures, self.task.one_label)
+        weighed = weigh(told, temperatures, self.task.mixes_chances, self.fits(list(members)))
         return Found(members, local[self.used], weighed, mean_kin(kin), rate, tuple(left_out))
+
+    # --- training that may go astray ----------------------------------------------------------------------------------
+
+    def alone(self, sgd: Sgd) -> Tensor:
+        """Local in every fold and on everything, (F + 1, K, B), its opinion said. `pace` and `cohort` are what it teaches.
+
+        A client whose loss on its own training samples ends above the untrained model's in any fold trains again, slower, and
+        keeps that pace. Who goes astray at any pace is no part of the cohort: it does not train with the others.
+        """
+        self.pace = np.ones(len(self.names))
+        numbers = range(self.used + 1)
+
+        def train(ids: np.ndarray | None = None) -> dict[str, Tensor]:
+            how = self.spec, self.streams, sgd, self.rounds
+            return {"rows": steps_alone(self.folds(numbers, self.pace), *how, ids)}
+
+        rows = self.once("local", train)["rows"]
+        self.say("local", rows, numbers)
+        rows = self._again("local", rows, numbers, self.untrained, self.pace, train)
+        self.cohort = np.flatnonzero((self.fit["local"] <= ASTRAY * self.untrained).all(axis=0))
+        return rows
+
+    def _again(
+        self,
+        name: str,
+        rows: Tensor,
+        numbers: range,
+        before: np.ndarray,
+        pace: np.ndarray,
+        train: Callable[[np.ndarray], Mapping[str, Tensor]],
+    ) -> Tensor:
+        """The rows (F, K, B) after `train` has been tried again, at a slower `pace`, where training raised the loss."""
+        for attempt in range(1, ATTEMPTS + 1):
+            ids = np.flatnonzero((self.fit[name] > before).any(axis=0))
+            if not len(ids):
+                break
+            pace[ids] *= SLOWER
+            made = self.once(f"{name}, {attempt} slower", lambda: train(ids))["rows"]  # noqa: B023
+            rows = rows.clone()
+            rows[:, ids] = made[:, ids]
+            self.say(name, rows, numbers)
+        return rows
+
+    def _steady(self, name: str, train: Callable[[Folds], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """A method trained in every fold, its opinion said; again and slower where it went astray for many."""
+        for attempt in range(ATTEMPTS + 1):
+            folds = self.folds(range(self.used), self.pace * SLOWER**attempt)
+            made = self.once(name if not attempt else f"{name}, {attempt} slower", lambda: train(folds))  # noqa: B023
+            self.say(name, made["rows"], range(self.used))
+            lost = np.any(self.fit[name] > ASTRAY * self.untrained, axis=0)[self.cohort]
+            if not len(lost) or lost.mean() <= FEW:
+                break
+        return made
+
+    def stretch(self, name: str, start: Tensor, sgd: Mapping[str, Any], steps: int, number: int, before: str) -> Tensor:
+        """The models (F, K, B) of member `before` after more local steps, as member `name`, its opinion said."""
+        pace = self.pace.copy()
+
+        def train(ids: np.ndarray | None = None) -> dict[str, Tensor]:
+            rows = start
+            if ids is not None:
+                rows = torch.full_like(start, torch.nan)
+                rows[:, ids] = start[:, ids]
+            return {"rows": fine_tuned(self.folds(range(self.used), pace), rows, sgd, steps, number)}
+
+        rows = self.once(name, train)["rows"]
+        self.say(name, rows, range(self.used))
+        floor = np.maximum(self.untrained, self.fit[before])
+        return self._again(name, rows, range(self.used), floor, pace, train)
+
+    # --- what is trained ----------------------------------------------------------------------------------------------
 
     def _rate(self) -> dict[str, Tensor]:
         """The learning rate with the smallest held-out loss after a third of the rounds alone, on the first fold.
@@ -196,12 +297,14 @@ class MemberSearch:
             sgd = Sgd(**{**self.training, "lr": rate})
             rows = steps_alone(first, self.spec, self.streams, sgd, rounds, ids)[0]
             sound = ids[torch.isfinite(rows[torch.from_numpy(ids)]).all(dim=1).numpy()]
-            if len(sound) < len(ids):
-                return float("inf")
-            asked = {"rows": rows[torch.from_numpy(ids)]}
-            replies = self.clients.ask("evaluate", ids, asked, {"parts": ["validation"]}, bill=False)
-            there = replies["validation_count"] > 0
-            return float(replies["validation_loss"][there].clamp(max=1e6).mean()) if bool(there.any()) else 0.0
+            found = ASTRAY * self.untrained[ids]
+            asked = {"rows": rows[torch.from_numpy(sound)]}
+            replies = self.clients.ask("evaluate", sound, asked, {"parts": ["validation"]}, bill=False)
+            answered = np.searchsorted(ids, replies.ids)
+            if len(replies):
+                found[answered] = np.fmin(found[answered], replies["validation_loss"].numpy())
+            there = self._held(ids) > 0
+            return float(found[there].mean()) if there.any() else 0.0
 
         place = len(rates) // 2
         losses[place] = loss(rates[place])
@@ -219,7 +322,7 @@ class MemberSearch:
 
     def _trained(self, name: str, folds: Folds, start: Tensor | None = None, **own: Any) -> TrainedMember:
         method = algorithms.make(name, {**self.sgd.model_dump(), **own})
-        return train_member(folds, self.settings(folds), method, self.rounds, self.watch, start)
+        return train_member(folds, self.settings(folds), method, self.rounds, self.watch, start, self.cohort)
 
     def _kin(self, folds: Folds, start: Tensor) -> dict[str, Tensor]:
         found = self._trained("kin", folds, start[: self.used], alone=1 / 3)  # the first stage is `start`
@@ -228,7 +331,7 @@ class MemberSearch:
         }
         return {"rows": found.rows, **arrays}
 
-    def _fine_tuned(self, name: str, rows: Tensor, folds: Folds, left_out: list[str]) -> dict[str, Tensor]:
+    def _fine_tuned(self, name: str, rows: Tensor, left_out: list[str]) -> dict[str, Tensor]:
         """A member after more and more local steps, on one trajectory, as long as held-out samples do not object."""
         found: dict[str, Tensor] = {}
         done, before, sgd = 0, float("inf"), self.sgd.model_dump()
@@ -237,10 +340,9 @@ class MemberSearch:
             if found and self.losses[f"{name}+{done}"][1] > (1 + WORSENING) * before:
                 left_out.append(longer)
                 continue
-            before = self.losses[f"{name}+{done}" if found else name][1]
-            start, more = rows, steps - done
-            rows = self.once(longer, lambda: {"rows": fine_tuned(folds, start, sgd, more, number)})["rows"]  # noqa: B023
-            self.say(longer, rows, range(self.used))
+            shorter = f"{name}+{done}" if found else name
+            before = self.losses[shorter][1]
+            rows = self.stretch(longer, rows, sgd, steps - done, number, shorter)
             found[longer], done = rows, steps
         return found
 

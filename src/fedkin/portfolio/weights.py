@@ -104,8 +104,10 @@ class Told:
         return told["value"], told["slopes"], told["curvature"]
 
 
-def weigh(told: Told, temperatures: np.ndarray, classification: bool, known: Prior | None = None) -> Weighed:
-    """All of it; member 0 is Local. `known` is not estimated again."""
+def weigh(
+    told: Told, temperatures: np.ndarray, classification: bool, fit: np.ndarray, known: Prior | None = None
+) -> Weighed:
+    """All of it; member 0 is Local. `known` is not estimated again. `fit` (K, M) are the members' training losses."""
     variants = len(told.variants)
     given = None if known is None else np.tile(known.pooled, (variants, 1))
     if classification:
@@ -115,7 +117,7 @@ def weigh(told: Told, temperatures: np.ndarray, classification: bool, known: Pri
         gram = told.ask(ERRORS)["gram"]
         pooled = least_squares_pool(told, gram)[0] if given is None else given
         weights = _least_squares_personal(told, gram, pooled)
-    weights = without_small(_sound_alone(weights, told.sound))
+    weights = without_small(_sound_alone(weights, told.sound, fit))
     found = told.ask(GAINS, weights)
     count = told.count[:, -1]
     mean = mean_gain(found["gain"], count) if known is None else known.gain
@@ -188,10 +190,13 @@ def _least_squares_personal(told: Told, gram: np.ndarray, pooled: np.ndarray) ->
     return on_simplex(scaled, np.zeros(size), prior).reshape(told.size, *pooled.shape)
 
 
-def _sound_alone(weights: np.ndarray, sound: np.ndarray) -> np.ndarray:
-    """Weights (K, V, M); what members have that broke off for a client (`sound` (K, M)) goes to its first sound one."""
+def _sound_alone(weights: np.ndarray, sound: np.ndarray, fit: np.ndarray) -> np.ndarray:
+    """Weights (K, V, M); what members have that broke off for a client (`sound` (K, M)) goes to its first sound one.
+
+    A client for whom all went astray has the member that fits it best, `fit` (K, M).
+    """
     moved = np.where(sound[:, None, :], weights, 0)
-    first = sound.argmax(axis=1)
+    first = np.where(sound.any(axis=1), sound.argmax(axis=1), fit.argmin(axis=1))
     moved[np.arange(len(weights)), :, first] += (weights * ~sound[:, None, :]).sum(axis=2)
     return moved
 

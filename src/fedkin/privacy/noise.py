@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
+import threading
 
 import numpy as np
 from scipy.special import ndtri
@@ -23,6 +24,23 @@ def secret_normal(shape: tuple[int, ...]) -> np.ndarray:
     return ndtri((words.astype(np.float64) + 0.5) * 2.0**-53).reshape(shape)
 
 
+class Scratch(threading.local):
+    """Memory in which a thread makes random numbers, for all streams: of their own it would fall out of the cache."""
+
+    def __init__(self) -> None:
+        self.zeros, self.words = b"", bytearray()
+        self.radius = self.angle = np.empty(0, dtype=np.float32)
+
+    def grow(self, count: int) -> None:
+        """Room for so many words and half as many pairs of numbers."""
+        if len(self.zeros) < 4 * count:
+            self.zeros, self.words = bytes(4 * count), bytearray(4 * count + 15)
+            self.radius, self.angle = np.empty((2, (count + 1) // 2), dtype=np.float32)
+
+
+SCRATCH = Scratch()
+
+
 class SecretStream:
     """Random numbers of one client that nobody else can draw again: AES in counter mode, its key from the operating system.
 
@@ -33,17 +51,14 @@ class SecretStream:
         accountants()  # the same extra brings the cipher
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-        key = secrets.token_bytes(32) if insecure is None else hashlib.blake2b(str(insecure).encode()).digest()[:32]
+        key = secrets.token_bytes(16) if insecure is None else hashlib.blake2b(str(insecure).encode()).digest()[:16]
         self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-        self._zeros, self._room = b"", bytearray()
-        self._radius = self._angle = np.empty(0, dtype=np.float32)
 
     def _words(self, count: int) -> np.ndarray:
-        """Uniform 32-bit words as int32, (count,), until the next call."""
-        if len(self._zeros) < 4 * count:
-            self._zeros, self._room = bytes(4 * count), bytearray(4 * count + 15)
-        self._cipher.update_into(memoryview(self._zeros)[: 4 * count], self._room)
-        return np.frombuffer(self._room, dtype=np.int32, count=count)
+        """Uniform 32-bit words as int32, (count,), until this thread calls for more."""
+        SCRATCH.grow(count)
+        self._cipher.update_into(memoryview(SCRATCH.zeros)[: 4 * count], SCRATCH.words)
+        return np.frombuffer(SCRATCH.words, dtype=np.int32, count=count)
 
     def fill(self, out: Tensor, scale: float) -> None:
         """Write N(0, scale²) numbers into a flat float32 tensor, by the method of Box and Muller.
@@ -51,23 +66,19 @@ class SecretStream:
         With u uniform in (−1, 1) and φ uniform, scale·√(−ln u²)·(cos φ, sin φ) are two of them. In NumPy, whose logarithms, sines
         and cosines of float32 take half as long as PyTorch's.
         """
-        if not len(out):
-            return
-        found, half = out.numpy(), (len(out) + 1) // 2
+        found = out.numpy()
+        half, rest = (found.size + 1) // 2, found.size // 2
         words = self._words(2 * half)
-        if len(self._radius) < half:  # fresh memory for every step would cost as much as the cipher
-            self._radius, self._angle = np.empty((2, half), dtype=np.float32)
-        radius, angle = self._radius[:half], self._angle[:half]
+        radius, angle = SCRATCH.radius[:half], SCRATCH.angle[:half]
         radius[:] = np.bitwise_or(words[:half], 1, out=words[:half])  # odd: never 0
         radius *= 2.0**-31
-        np.log2(np.square(radius, out=radius), out=radius)
-        radius *= -math.log(2) * scale**2
+        np.log(np.square(radius, out=radius), out=radius)
+        radius *= -(scale**2)
         np.sqrt(radius, out=radius)
         angle[:] = words[half:]
         angle *= math.pi * 2.0**-31
         np.cos(angle, out=found[:half])
         found[:half] *= radius
-        rest = len(out) - half
         np.sin(angle[:rest], out=found[half:])
         found[half:] *= radius[:rest]
 

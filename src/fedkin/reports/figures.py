@@ -27,7 +27,7 @@ def federation_figure(federation: Federation, ax: Axes | None = None) -> Axes:
     """Who holds what: training samples of each client, stacked by class; plain bars for regression."""
     ax = _axes(ax, (max(5.0, min(14.0, 0.22 * len(federation) + 2)), 3.6))
     place = np.arange(len(federation))
-    if federation.task.one_label:
+    if federation.task.classes:
         counts, base = federation.label_counts(), np.zeros(len(federation))
         colours = categories(len(federation.task.classes))
         for code, label in enumerate(federation.task.classes):

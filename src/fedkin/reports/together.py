@@ -7,7 +7,7 @@ from html import escape
 
 from fedkin.result import Result
 from fedkin.result.contenders import Contender
-from fedkin.result.verdict import combination, gain_text, kin_of, sentence, trained_alone
+from fedkin.result.verdict import combination, distilled_text, gain_text, kin_of, sentence, trained_alone
 
 MOST_ROWS = 500
 """More clients than this would make a page that nobody reads."""
@@ -32,9 +32,16 @@ def _about(result: Result) -> str:
         '<section id="together" aria-labelledby="together-h"><div class="head"><h2 id="together-h">Alone and together</h2>'
         f'</div><p class="about">{escape(sentence(result))} Alone and together: test {escape(result.task.headline_metric.label)}. The gain is that to '
         "expect on new samples, in loss per sample with its 95 % interval, judged on training samples that the models had "
-        'not seen.</p><div class="scroll plain" tabindex="0" role="region" aria-label="Alone and together">'
+        f'not seen.{escape(_distilled(result))}</p><div class="scroll plain" tabindex="0" role="region" aria-label="Alone and together">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"
     )
+
+
+def _distilled(result: Result) -> str:
+    if "distilled" not in result.facts:
+        return ""
+    text = distilled_text(result)
+    return f" {text[0].upper()}{text[1:]}."
 
 
 def _row(result: Result, k: int) -> str:

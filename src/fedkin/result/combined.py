@@ -16,20 +16,33 @@ from fedkin.models import ModelSpec
 class Combined(nn.Module):
     """Σ_m w_m f_m(x): for classes log Σ_m w_m softmax(f_m(x)/T_m), whose softmax are calibrated probabilities; else numbers."""
 
-    def __init__(
-        self, networks: list[nn.Module], weights: list[float], temperatures: list[float], classes: bool
-    ) -> None:
+    weights: Tensor
+    temperatures: Tensor
+
+    def __init__(self, networks: list[nn.Module], weights: Tensor, temperatures: Tensor, classes: bool) -> None:
         super().__init__()
-        self.networks = nn.ModuleList(networks)
-        self.weights, self.temperatures, self.classes = weights, temperatures, classes
+        self.networks, self.classes = nn.ModuleList(networks), classes
+        dtype = next((p.dtype for p in networks[0].parameters()), weights.dtype)
+        self.register_buffer("weights", weights.to(dtype))  # a file of the state is the whole model
+        self.register_buffer("temperatures", temperatures.to(dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         found = [
-            weight * (torch.softmax(network(x) / temperature, dim=-1) if self.classes else network(x))
-            for network, weight, temperature in zip(self.networks, self.weights, self.temperatures)
+            self.weights[p] * (torch.softmax(network(x) / self.temperatures[p], dim=-1) if self.classes else network(x))
+            for p, network in enumerate(self.networks)
         ]
         total = torch.stack(found).sum(dim=0)
         return torch.log(total.clamp(min=torch.finfo(total.dtype).tiny)) if self.classes else total
+
+
+def one_module(
+    spec: ModelSpec, rows: Tensor, counters: Tensor, weights: Tensor, temperatures: Tensor, classes: bool
+) -> nn.Module:
+    """The combination of networks with rows (P, B); a single one, taken as it is, needs nothing around it."""
+    networks = [spec.module(row, counters) for row in rows]
+    if len(networks) == 1 and float(weights[0]) == float(temperatures[0]) == 1:
+        return networks[0].eval()
+    return Combined(networks, weights, temperatures, classes).eval()
 
 
 @dataclass(frozen=True)
@@ -66,6 +79,15 @@ class Parts:
             torch.tensor([temperature for _, _, temperature in flat], dtype=torch.float64),
             torch.from_numpy(np.cumsum([0, *map(len, clients)])),
         )
+
+    def of_client(self, k: int) -> dict[str, Tensor]:
+        """The "rows" (P, B), "weights" and "temperatures" (P,) of client k's model."""
+        own = slice(int(self.offsets[k]), int(self.offsets[k + 1]))
+        return {
+            "rows": self.rows[self.index[own]],
+            "weights": self.weights[own],
+            "temperatures": self.temperatures[own],
+        }
 
     def tensors(self) -> dict[str, Tensor]:
         """To be saved."""
@@ -106,11 +128,10 @@ class CombinedModels(Mapping[str, nn.Module]):
             raise unknown("client", name, self.names)
         if self.spec is None:
             raise FedkinError("the architecture is your own; load the result with fedkin.load(dir, model=your_factory)")
-        spec, k = self.spec, self.names.index(name)
-        own = slice(int(self.parts.offsets[k]), int(self.parts.offsets[k + 1]))
-        networks = [spec.module(self.parts.rows[int(u)], self.parts.counters) for u in self.parts.index[own]]
-        weights, temperatures = self.parts.weights[own].tolist(), self.parts.temperatures[own].tolist()
-        return Combined(networks, weights, temperatures, self.classes).eval()
+        own = self.parts.of_client(self.names.index(name))
+        return one_module(
+            self.spec, own["rows"], self.parts.counters, own["weights"], own["temperatures"], self.classes
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

@@ -28,7 +28,11 @@ def estimators_to_bytes(models: Mapping[str, Any]) -> bytes | None:
     except ImportError:
         return None
     kept = {}
-    for name, model in models.items():
+    for name in models:
+        try:
+            model = models[name]
+        except FedkinError:  # a result that was loaded may lack some
+            continue
         if isinstance(model, nn.Module) or not hasattr(model, "get_params"):
             continue
         try:

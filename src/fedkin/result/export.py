@@ -91,6 +91,7 @@ def card(result: Result, k: int, files: Sequence[str]) -> dict[str, Any]:
         "method": {"title": result.title, **config["algorithm"]},
         "round": result.facts.get("rounds"),
         "deploys": result.choice[k],
+        "combines": result.facts.get("auto", {}).get(result.names[k]),
         "metrics": {
             when: {name: values[k] for name, values in table.items()} for when, table in result.metrics.items()
         },

@@ -127,7 +127,7 @@ def _said(result: Result, outputs: torch.Tensor, linked: bool = False) -> pd.Dat
     """Outputs (n, C) of a model in words and units; `linked`: they are probabilities, rates or numbers already."""
     import pandas as pd
 
-    if result.task.one_label:
+    if result.task.classes:
         chances = outputs if linked else torch.softmax(outputs, dim=1)
         chance, code = chances.max(dim=1)
         labels = [result.task.classes[k] for k in code.tolist()]

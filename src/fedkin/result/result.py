@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +33,8 @@ from fedkin.task import Task
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from fedkin.federation import Federation
 
 Metrics = dict[str, dict[str, list[float]]]
 
@@ -251,15 +252,17 @@ class Result:
 
         return export(self, directory, format)
 
-    def _estimators(self) -> dict[str, Any]:
-        """The clients' fitted estimators that are at hand; none where models are networks."""
-        if isinstance(self.models, CombinedModels):
-            return {}
-        found = {}
-        for name in self.names:
-            with suppress(FedkinError):  # a result that was loaded may lack some
-                found[name] = self.models[name]
-        return found
+    def join(self, federation: Federation, model: ModelLike | None = None, seed: int | None = None) -> Result:
+        """Models for newcomers of a run of `fedkin.auto`, without a round of the others (see `fedkin.join`)."""
+        from fedkin.portfolio.join import join
+
+        return join(self, federation, model, seed)
+
+    def grown(self, joined: Result) -> Result:
+        """This run with the newcomers that `join` gave models to among its clients, for those that come next."""
+        from fedkin.portfolio.grown import grown
+
+        return grown(self, joined)
 
     # --- keeping ------------------------------------------------------------------------------------------------------
 
@@ -291,7 +294,8 @@ class Result:
             if self.graph is not None:
                 batch.write(out / "graph.npz", self.graph.to_bytes())
             self.history.save(out / "history.jsonl", batch)
-            if not isinstance(self.models, Models) and (fitted := estimators_to_bytes(self._estimators())):
+            networks = isinstance(self.models, Models | CombinedModels)
+            if not networks and (fitted := estimators_to_bytes(self.models)):
                 batch.write(out / ESTIMATORS_FILE, fitted)
             write_frozen(out, getattr(self.models, "spec", None), batch)
             write_tensors(out / "result.safetensors", tensors, facts, after_piece, batch.write)
@@ -365,7 +369,7 @@ def _assembled(
     parts = Parts.read(extras, len(names))
     models: Mapping[str, Any] = SavedEstimators(out, names)
     if parts is not None:
-        models = CombinedModels(names, parts, spec, task.one_label)
+        models = CombinedModels(names, parts, spec, task.mixes_chances)
     elif "models" in tensors:
         models = Models(names, tensors["models"], tensors["counters"], spec)
     return Result(

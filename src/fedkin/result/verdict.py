@@ -60,12 +60,23 @@ def gain_text(told: Mapping[str, Any]) -> str:
     return "–" if told["kept_alone"] else f"{gain:+.2f} ± {(high - low) / 2:.2f}".replace("-", "−")
 
 
+def distilled_text(result: Result) -> str:
+    """What one network per client costs against the combinations that taught them, on the same test samples."""
+    told, metric = result.facts["distilled"], result.task.headline_metric
+    before = metric.amount(float(np.nanmean(told["combined"][result.metric])))
+    after = metric.amount(float(np.nanmean(result.metrics["deployed"][result.metric])))
+    networks = float(np.mean(told["networks"]))
+    return f"distilled: one network per client instead of {networks:.1f} on average; mean {metric.label} {after}, combined {before}"
+
+
 def trained_alone(result: Result) -> Result:
     """What the clients of an auto result reach alone, as a run of Local: to be shown beside it. It has no models."""
     metrics = result.facts["alone"]
     record = {**result.history[-1], "pre": metrics, "post": metrics, "bytes": 0, "messages": 0}
-    training = {key: value for key, value in result.config["algorithm"].items() if key not in ("name", "effort")}
-    kept = {key: value for key, value in result.facts.items() if key not in ("auto", "seconds")}
+    training = {
+        key: value for key, value in result.config["algorithm"].items() if key not in ("name", "effort", "distil")
+    }
+    kept = {key: value for key, value in result.facts.items() if key not in ("auto", "seconds", "distilled")}
     return replace(
         result,
         models={},

@@ -21,3 +21,11 @@ def refuse_misfits(task: Task, spec: ModelSpec, algorithm: Algorithm, options: O
         raise FedkinError("private training computes on the CPU in float32; leave out device and precision")
     if not spec.placement.on_host and (options.rows_file is not None or not spec.layout.width):
         raise FedkinError(f"device {options.device!r} needs rows, and has them in its memory: leave out rows_file")
+    if options.validation == "fold" and algorithm.privacy is not None:
+        raise FedkinError(
+            "validation = 'fold' trains a second time, which private training would pay for; leave it out"
+        )
+    if options.validation == "fold" and options.engine == "flower":
+        raise FedkinError(
+            "validation = 'fold' needs the data at hand; give validation_fraction in [federation] instead"
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,8 @@ class Run:
         self.skipped = 0
         """Rounds in a row in which nobody of the cohort answered well."""
         self.finished = False
+        self.judging: Callable[[], Run] | None = None
+        """Makes the further run that decides what clients deploy, where no validation samples do."""
         self.final: dict[str, Replies] = {}
         """The last evaluation with the clients' whole models, "pre" and "post"."""
 

@@ -27,6 +27,11 @@ class Options(BaseModel):
         "auto",
         description="when to evaluate after local training too: auto = always under full participation, else last",
     )
+    validation: Literal["given", "fold"] = Field(
+        "given",
+        description='what decides where a method deploys "validated": given validation samples, or without any (fold) a '
+        "fifth of the training samples, held out of a further run",
+    )
     global_test: bool = Field(False, description="also test every final model on all clients' test samples")
     dtype: Literal["float32", "float64"] = Field("float32", description="number type of training")
     device: str = Field("cpu", description="where clients compute and rows live: cpu, cuda, cuda:1, mps or auto")

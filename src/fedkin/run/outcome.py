@@ -24,7 +24,9 @@ def outcome_of(run: Run) -> Result:
     parts, clients, spec = run.parts(), len(run.setting), run.setting.model
     found = {when: whole_models(replies, run.state, run.setting) for when, replies in run.final.items()}
     metrics = {w: per_client_metrics(r.ids, r.arrays, clients, parts) for w, r in run.final.items()}
-    trained = choose_trained(run.algorithm.deploys, metrics, run.roster.validation)
+    judge = run if run.judging is None or run.algorithm.deploys != "validated" else run.judging()
+    judged = metrics if judge is run else judge.run().metrics
+    trained = choose_trained(run.algorithm.deploys, judged, judge.roster.validation)
     metrics["deployed"] = {
         key: np.where(trained, metrics["post"][key], metrics["pre"][key]).tolist() for key in metrics["pre"]
     }
@@ -32,7 +34,8 @@ def outcome_of(run: Run) -> Result:
     models: Mapping[str, Any] = Models(run.setting.names, *picked(trained, found["post"], found["pre"]), spec)
     if not spec.layout.width:
         models = run.clients.estimators()
-    facts = _facts(run) | {"single_class": single_class(run.roster, run.final, trained)}
+    facts = _facts(run) | ({} if judge is run else {"judging_seconds": judge.seconds + judge.evaluation_seconds})
+    facts |= {"single_class": single_class(run.roster, run.final, trained)}
     if run.options.global_test:
         facts["global"] = {when: on_global_test(run.clients, rows) for when, (rows, _) in found.items()}
     result = Result(

@@ -12,6 +12,7 @@ from fedkin.algorithm import Algorithm
 from fedkin.engines import connect
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
+from fedkin.federation.folds import folded
 from fedkin.files import OWN_FUNCTION
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelLike
@@ -28,6 +29,9 @@ from fedkin.run.options import Options, make_options
 from fedkin.run.trackers import find_trackers
 from fedkin.streams import Streams
 from fedkin.task.choice import chosen, for_rare_class
+
+JUDGING_FOLDS = 5
+"""One of so many parts of the training samples decides what clients deploy (`validation="fold"`)."""
 
 
 def make_run(
@@ -53,7 +57,19 @@ def make_run(
     earlier = None if start is None else Earlier.read(start, None if isinstance(model, str) else model)
     clients = connect(*engine)
     with ours.placement.here():
-        return Run(federation.roster(), clients, ours, algorithm, options, graph, out, callbacks, earlier)
+        run = Run(federation.roster(), clients, ours, algorithm, options, graph, out, callbacks, earlier)
+    if options.validation == "fold" and not federation.validation.sizes.any():
+        run.judging = lambda: _without_a_fold(federation, model, run)
+    return run
+
+
+def _without_a_fold(federation: Federation, model: ModelLike, run: Run) -> Run:
+    """The same run on four fifths of every client's training samples, with the rest to validate on, over the same graph."""
+    cut = folded(federation, JUDGING_FOLDS, 1, run.options.seed)
+    rest = replace(federation, train=cut.train, validation=cut.validation)
+    quiet = {"validation": "given", "eval_every": max(1, run.options.rounds), "rows_file": None, "global_test": False}
+    options = run.options.model_copy(update=quiet)
+    return make_run(rest, model, run.algorithm, options, run.setting.graph)
 
 
 def with_learning(federation: Federation, options: Options) -> Federation:

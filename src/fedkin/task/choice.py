@@ -70,7 +70,7 @@ def check_augment(task: Task) -> None:
         raise FedkinError("augment changes numbers, but the inputs are tokens; leave it out")
     x, y = torch.zeros((2, *task.input_shape)), task.probe((2,), torch.float32)
     try:
-        own, targets = function(Drawn(x, y, task.outputs if task.one_label else 0), np.random.default_rng(0))
+        own, targets = function(Drawn(x, y, len(task.classes)), np.random.default_rng(0))
         fits = own.shape == x.shape and len(targets) == len(y)
     except FedkinError:
         raise

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedkin.errors import FedkinError, unknown
+from fedkin.errors import FedkinError
+from fedkin.plugins import find
 
 if TYPE_CHECKING:
     from fedkin.task.task import Kind, Task
@@ -150,10 +151,14 @@ def poisson(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def parse_loss(name: str) -> tuple[Loss, float | None]:
-    """A loss and its option, from "name[:option]"; an unknown name or a wrong option is refused in one line."""
+    """A loss and its option, from "name[:option]"; an unknown name or a wrong option is refused in one line.
+
+    The loss may be one that an installed package announces (`fedkin.plugins`) and registers under this name.
+    """
     first, _, option = name.partition(":")
+    find("loss", first, LOSSES)
     if first not in LOSSES:
-        raise unknown("loss", first, sorted(LOSSES))
+        raise FedkinError(f'loss {first!r} is not registered; decorate the function: @fedkin.loss("{first}", …)')
     found = LOSSES[first]
     if not option:
         return found, (found.default if found.option else None)

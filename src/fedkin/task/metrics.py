@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedkin.errors import FedkinError, unknown
+from fedkin.errors import FedkinError
+from fedkin.plugins import find
 from fedkin.task.losses import imported
 
 if TYPE_CHECKING:
@@ -137,12 +138,14 @@ def metric(
 
 
 def find_metric(name: str) -> Metric:
-    """The metric of a name; "package.module:function" imports a function that its module registers."""
+    """The metric of a name; "package.module:function" imports a function that its module registers.
+
+    The name may be one that an installed package announces (`fedkin.plugins`).
+    """
+    own = imported(name) if name not in METRICS else None
+    own = own or find("metric", name, METRICS)
     if name in METRICS:
         return METRICS[name]
-    own = imported(name)
-    if own is None:
-        raise unknown("metric", name, sorted(METRICS))
     for known in METRICS.values():
         if known.function is own:
             return known

@@ -142,7 +142,7 @@ class Task:
             kind, more = "regression", {**more, "loss": "poisson"}
         return cls(cast(Kind, kind), inputs, output_shape=outputs, forecast=forecast, **more)
 
-    # --- what the kind means; nothing outside this file asks for it by name ------------------------------------------
+    # --- what the kind means; nothing outside of task/ asks for a kind, but for classes or what it needs to know -------
 
     @property
     def one_label(self) -> bool:
@@ -153,6 +153,22 @@ class Task:
     def numeric(self) -> bool:
         """Targets are numbers, single or several."""
         return self.kind == "regression"
+
+    @property
+    def mixes_chances(self) -> bool:
+        """What several models say is mixed as probabilities, each at a temperature of its own; else as numbers."""
+        return self.one_label
+
+    @property
+    def estimator(self) -> Literal["classifier", "regressor"]:
+        """Which kind of scikit-learn's estimators fits the targets."""
+        return "regressor" if self.numeric else "classifier"
+
+    def class_counts(self, targets: np.ndarray) -> np.ndarray | None:
+        """Samples of each class (of multi-label targets: with each column), (C,); None where there are no classes."""
+        if self.one_label:
+            return np.bincount(targets, minlength=len(self.classes))
+        return None if self.numeric else targets.sum(axis=0)
 
     @property
     def usual(self) -> bool:

@@ -267,12 +267,18 @@ class FlowerClients(Sharded):
             number, mark = (int(value) for value in private[MARK][0])
             self.adopted = {"adopt": {"run": f"{number:014x}", "mark": mark}}
 
-    def deploy(self, cards: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-        """Have every site write its clients' models; client → why it has none, for those that failed."""
+    def deploy(
+        self, cards: Mapping[str, Mapping[str, Any]], combined: Mapping[str, Mapping[str, Tensor]] | None = None
+    ) -> dict[str, str]:
+        """Have every site write its clients' models; client → why it has none, for those that failed.
+
+        A model that combines networks is sent as what `Parts.of_client` has of it; others a site has itself.
+        """
         messages = {}
         for host, own in enumerate(self.members):
             mine = {self.names[k]: cards[self.names[k]] for k in own if self.names[k] in cards}
-            messages[host] = self._message("deploy", cards=mine)
+            sent = [under(f"combined/{name}", combined[name]) for name in mine] if combined else []
+            messages[host] = self._message("deploy", {key: t for each in sent for key, t in each.items()}, cards=mine)
         failed: dict[str, str] = {}
         for host, got in self.call(messages).items():
             try:

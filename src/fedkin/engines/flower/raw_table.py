@@ -177,7 +177,7 @@ def noisy_range(numbers: np.ndarray, many: Callable[[Sequence[Any]], set[Any]]) 
 # --- by the agreed scheme ---------------------------------------------------------------------------------------------
 
 
-def by_scheme(
+def encoded_table(
     client: ClientFile, folder: Path, scheme: Sequence[Mapping[str, Any]], scale: Scale | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Inputs (n, M) and targets (n,) of a raw table, by the scheme that all sites agreed on."""

@@ -36,9 +36,11 @@ from fedkin.local.tasks import Request
 from fedkin.models import ModelSpec
 from fedkin.models.frozen import with_frozen
 from fedkin.privacy.ledger import LEDGER, Ledger
+from fedkin.result.combined import one_module
 from fedkin.result.export import file_stems
 from fedkin.streams import Streams
-from fedkin.task.losses import names_an_import
+from fedkin.task.losses import LOSSES, names_an_import
+from fedkin.task.metrics import METRICS
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,10 @@ class Site:
             return Message({"refused": " ".join(str(problem).split()) or type(problem).__name__})
 
     def _hello(self, message: Message) -> Message:
-        """Who is here: names, samples, shapes, labels; of raw tables their columns. Every server begins with this question."""
+        """Who is here: names, number of samples, shapes and labels; of raw tables that are to be prepared, their columns.
+
+        Every server begins with this question.
+        """
         for place in {self.folder, self.folder / self.settings.state}:
             clean_up(place, owned=False)
         told = []
@@ -137,9 +142,11 @@ class Site:
     def _host(self, setup: Setup) -> Host:
         if setup.model != SITES and not is_built_in(setup.model):
             self._check_trust(setup.model, self.settings.trust)
-        for name in (str(setup.task.loss), str(setup.task.augment), *setup.task.metrics):
-            if names_an_import(name):
-                self._check_trust(name, self.settings.trust)
+        strange = [
+            n for n in (str(setup.task.loss), *setup.task.metrics) if n.partition(":")[0] not in (*LOSSES, *METRICS)
+        ]
+        for name in (*strange, *filter(names_an_import, [str(setup.task.augment)])):
+            self._check_trust(name, self.settings.trust)
         federation = self._federation(setup)
         host = Host(federation, self._spec(setup, federation.names), Streams(setup.seed))
         host.shard.ledger = Ledger(self.folder / LEDGER)
@@ -274,9 +281,14 @@ class Site:
             card = message.head["cards"].get(client.name)
             if card is None:
                 continue
-            tensors, names = state.models(card["deploys"])
-            k = names.index(client.name)
-            module = spec.module(tensors["model"][k], tensors["counters"][k])
+            combined = message.part(f"combined/{client.name}")
+            if combined:
+                parts = combined["rows"], spec.initial_counters(), combined["weights"], combined["temperatures"]
+                module = one_module(spec, *parts, setup.task.mixes_chances)
+            else:
+                tensors, names = state.models(card["deploys"])
+                k = names.index(client.name)
+                module = spec.module(tensors["model"][k], tensors["counters"][k])
             from safetensors.torch import save
 
             own = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}

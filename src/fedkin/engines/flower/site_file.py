@@ -25,7 +25,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from fedkin.engines.flower.policy import Policy
-from fedkin.engines.flower.raw_table import by_scheme
+from fedkin.engines.flower.raw_table import encoded_table
 from fedkin.errors import FedkinError, unknown
 from fedkin.task import Scale
 
@@ -70,7 +70,7 @@ def load_arrays(
     path = folder / client.data
     try:
         if scheme:
-            return by_scheme(client, folder, scheme, scale)
+            return encoded_table(client, folder, scheme, scale)
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as file:
                 found = {key: file[key] for key in file.files}

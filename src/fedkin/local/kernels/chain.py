@@ -12,24 +12,11 @@ where a layer has none, (k, 0).
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from typing import TypeVar
-
 import torch
 from torch import Tensor
 
-F = TypeVar("F", bound=Callable[..., object])
-
-
-def script(function: F) -> F:
-    """Compile by TorchScript. PyTorch calls it deprecated; a release without it runs the same functions as Python."""
-    if not hasattr(torch.jit, "script"):
-        return function
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        compiled: F = torch.jit.script(function)
-    return compiled
+from fedkin.compiled import script
+from fedkin.steps import move
 
 
 def rescaled(stored: Tensor, out: Tensor, factor: float, shift: Tensor, spread: Tensor) -> Tensor:
@@ -129,13 +116,22 @@ def clip_samples(a: list[Tensor], deltas: list[Tensor], biases: list[Tensor], we
     """
     squares = torch.zeros_like(weight)
     for layer in range(len(deltas)):
-        inputs = a[layer].square().sum(dim=1)
+        inputs = torch.linalg.vector_norm(a[layer], 2, [1]).square_()  # no memory for the squares of all inputs
         if biases[layer].numel() > 0:
             inputs.add_(1)
         squares.addcmul_(deltas[layer].square().sum(dim=1), inputs)
     factor = (weight * (clip / squares.sqrt_().clamp_min_(clip))).unsqueeze(1)
     for delta in deltas:
         delta.mul_(factor)
+
+
+def batch_at(
+    x: Tensor, y: Tensor, index: Tensor, buffer: Tensor, factor: float, shift: Tensor, spread: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Of stored samples x (n, d), y (n, …) those at `index` (k, b): inputs (k, d, b), made in the buffer, and targets."""
+    chosen, shape = index.reshape(-1), [index.shape[0], index.shape[1]]
+    inputs = taken(x, chosen, buffer[: chosen.shape[0]], factor, shift, spread).unflatten(0, shape)
+    return inputs.transpose(1, 2), y.index_select(0, chosen).unflatten(0, shape)
 
 
 def descend_chain(
@@ -169,11 +165,9 @@ def descend_chain(
     for step in range(index.shape[1]):
         while steps[active - 1] <= step:
             active -= 1
-        chosen = index[:active, step].reshape(-1)
-        inputs = taken(x, chosen, buffer[: chosen.shape[0]], factor, shift, spread).view(active, batch, -1)
-        targets = y.index_select(0, chosen).unflatten(0, [active, batch])
+        inputs, targets = batch_at(x, y, index[:active, step], buffer, factor, shift, spread)
         w, b = [tensor[:active] for tensor in weights], [tensor[:active] for tensor in biases]
-        a = forward(w, b, activations, inputs.transpose(1, 2))
+        a = forward(w, b, activations, inputs)
         loss, delta = output_gradient(a[-1], targets, share[:active, step], form, bend, class_weight)
         total[:active] += loss
         for depth in range(layers):
@@ -190,11 +184,66 @@ def descend_chain(
     return total
 
 
+def descend_by_rule(
+    rows: Tensor,
+    slopes: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor],
+    weight_slopes: list[Tensor],
+    bias_slopes: list[Tensor],
+    push: Tensor,
+    activations: list[str],
+    x: Tensor,
+    y: Tensor,
+    index: Tensor,
+    share: Tensor,
+    steps: list[int],
+    shrink: float,
+    form: str,
+    bend: float,
+    class_weight: Tensor,
+    rule: str,
+    moments: list[Tensor],
+    numbers: list[float],
+    factor: float,
+    shift: Tensor,
+    spread: Tensor,
+) -> Tensor:
+    """`descend_chain` with a step rule that has moments: down g = ∇f(w) + (1 − shrink)·w − push by `steps.move`, in place.
+
+    The gradient is stored, in `slopes` (k, P) like `rows`; weights, biases and their slopes are views of the two. `push` is
+    (k, P), or empty.
+    """
+    active, batch = index.shape[0], index.shape[2]
+    buffer, total = share.new_empty([active * batch, x.shape[1]]), share.new_zeros([active])
+    for step in range(index.shape[1]):
+        while steps[active - 1] <= step:
+            active -= 1
+        inputs, targets = batch_at(x, y, index[:active, step], buffer, factor, shift, spread)
+        w = [tensor[:active] for tensor in weights]
+        a = forward(w, [tensor[:active] for tensor in biases], activations, inputs)
+        loss, delta = output_gradient(a[-1], targets, share[:active, step], form, bend, class_weight)
+        total[:active] += loss
+        for depth in range(len(w)):
+            layer = len(w) - 1 - depth
+            torch.bmm(delta, a[layer].transpose(1, 2), out=weight_slopes[layer][:active])
+            if biases[layer].numel() > 0:
+                torch.sum(delta, dim=2, out=bias_slopes[layer][:active])
+            if layer > 0:
+                delta = below(w[layer], delta, a[layer], activations[layer - 1])
+        g = slopes[:active]
+        if shrink != 1:
+            g.add_(rows[:active], alpha=1 - shrink)
+        if push.numel() > 0:
+            g.sub_(push[:active])
+        move(rule, rows[:active], g, [moment[:active] for moment in moments], numbers)
+    return total
+
+
 def private_step(
     weights: list[Tensor],
     biases: list[Tensor],
     push: list[Tensor],
-    noise: list[Tensor],
     activations: list[str],
     inputs: Tensor,
     targets: Tensor,
@@ -206,9 +255,9 @@ def private_step(
     class_weight: Tensor,
     clip: float,
 ) -> Tensor:
-    """One step of all clients w ← shrink·w − rate·(Σ_i share_i clip(∇ℓ_i) + noise) + push, in place; returns losses (k,).
+    """One step of all clients w ← shrink·w − rate·Σ_i share_i clip(∇ℓ_i) + push, in place; returns losses (k,).
 
-    inputs (k, d, b); share (k, b); `noise` has one tensor per weight and then per bias, and so has `push`, unless empty.
+    inputs (k, d, b); share (k, b); `push` is empty, or one tensor per weight and then per bias.
     """
     layers = len(weights)
     a = forward(weights, biases, activations, inputs, ragged=True)
@@ -222,11 +271,8 @@ def private_step(
     clip_samples(a, deltas, biases, share, clip)
     for layer in range(layers):
         weights[layer].baddbmm_(deltas[layer], a[layer].transpose(1, 2), beta=shrink, alpha=-rate)
-        weights[layer].sub_(noise[layer], alpha=rate)
         if biases[layer].numel() > 0:
-            biases[layer].mul_(shrink).sub_(deltas[layer].sum(dim=2), alpha=rate).sub_(
-                noise[layers + layer], alpha=rate
-            )
+            biases[layer].mul_(shrink).sub_(deltas[layer].sum(dim=2), alpha=rate)
         if len(push) > 0:
             weights[layer].add_(push[layer])
             biases[layer].add_(push[layers + layer])
@@ -236,5 +282,5 @@ def private_step(
 rescaled = script(rescaled)
 taken = script(taken)
 forward, output_gradient, below = script(forward), script(output_gradient), script(below)
-descend_chain, clip_samples = script(descend_chain), script(clip_samples)
-private_step = script(private_step)
+batch_at, clip_samples = script(batch_at), script(clip_samples)
+descend_chain, descend_by_rule, private_step = script(descend_chain), script(descend_by_rule), script(private_step)

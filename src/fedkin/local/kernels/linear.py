@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedkin.local.kernels import chain
 from fedkin.local.noise import Drop, Noise
 from fedkin.models import Layout, Slot
+from fedkin.steps import Rule
 from fedkin.task import Task
 from fedkin.task.losses import described, loss_of, parse_loss
 
@@ -215,6 +216,23 @@ class LinearKernel:
             old.copy_(new)
         return total
 
+    def descend_by_rule(
+        self, rows: Tensor, samples: Samples, plan: Plan, rule: Rule, shrink: float, push: Tensor | None
+    ) -> Tensor:
+        """Each client's steps of the rule down ∇f(w) + (1 − shrink)·w − push (k, P), in place; the sums of its losses, (k,)."""
+        weights = rows[:, : self.layout.n_parameters]
+        slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
+        added = rows.new_empty(0) if push is None else push
+        (w, b), (dw, db) = self._tensors(weights), self._tensors(slopes)
+        loss = shrink, self.form, self.bend, self.class_weight.to(rows)
+        how, total = (rule.name, rule.moments, rule.numbers), rows.new_zeros(len(rows))
+        for x, y, index, share, steps, affine in samples.pieces(plan):
+            batches = x, y, index, share, steps
+            total[: len(steps)] += chain.descend_by_rule(
+                weights, slopes, w, b, dw, db, added, self.activations, *batches, *loss, *how, *affine
+            )
+        return total
+
     def descend_privately(
         self,
         rows: Tensor,
@@ -223,29 +241,37 @@ class LinearKernel:
         shrink: float,
         push: Tensor | None,
         clip: float,
-        noise: Callable[[int], Tensor],
+        noise: Callable[[int], Iterator[tuple[int, Tensor]]],
     ) -> Tensor:
-        """`descend` with the gradient of every sample clipped and noise added: `noise(a)` is that of a step, (a, P)."""
+        """`descend` with the gradient of every sample clipped and noise added.
+
+        `noise(a)` is that of a step of the first `a` clients, piece by piece: the first client of a piece, and numbers (m, P).
+        """
         parameters = [tensor for kind in self._tensors(rows) for tensor in kind]
         blocks = [tensor.contiguous() for tensor in parameters]
         pushes = [] if push is None else [tensor.contiguous() for kind in self._tensors(push) for tensor in kind]
         half, total = len(self.layers), rows.new_zeros(len(rows))
         how = rate, shrink, self.form, self.bend, self.class_weight.to(rows.dtype), clip
+        drawn, added = total, blocks
         for batch in batches:
             active = batch.active
             some = [tensor[:active] for tensor in blocks]
-            added = [tensor for kind in self._tensors(noise(active)) for tensor in kind]
             total[:active] += chain.private_step(
                 some[:half],
                 some[half:],
                 [tensor[:active] for tensor in pushes],
-                added,
                 self.activations,
                 batch.x.flatten(2).transpose(1, 2),
                 batch.y,
                 batch.weight,
                 *how,
             )
+            for first, numbers in noise(active):
+                if numbers is not drawn:  # a large model's come in the same memory each time
+                    drawn, added = numbers, [tensor for kind in self._tensors(numbers) for tensor in kind]
+                own = slice(first, first + numbers.shape[0])
+                for block, disturbance in zip(blocks, added):
+                    block[own].sub_(disturbance, alpha=rate)
         for old, new in zip(parameters, blocks):
             old.copy_(new)
         return total

@@ -80,7 +80,7 @@ class KerasLearner:
 
         if self.task.usual and discrepancy in (None, self.task.loss):
             chances = keras.losses.CategoricalCrossentropy(from_logits=self.logits)
-            return keras.losses.MeanSquaredError() if self.task.numeric else chances
+            return chances if self.task.classes else keras.losses.MeanSquaredError()
         if keras.config.backend() != "torch":
             raise FedkinError(
                 f"client {self.client!r}: loss {self.task.loss!r} is computed by torch; set KERAS_BACKEND=torch"

@@ -30,10 +30,9 @@ class ScikitLearner:
     def __init__(self, client: str, estimator: Any, task: Task, effort: FitEffort) -> None:
         self.client, self.task = client, task
         kind = getattr(estimator, "_estimator_type", None) or _declared_type(estimator)
-        if kind in ("classifier", "regressor") and kind != ("classifier", "regressor")[task.numeric]:
-            wanted = "a regressor" if task.numeric else "a classifier"
+        if kind in ("classifier", "regressor") and kind != task.estimator:
             raise FedkinError(
-                f"client {client!r}: {type(estimator).__name__} is a {kind}, but the task is {task.kind}; give {wanted}"
+                f"client {client!r}: {type(estimator).__name__} is a {kind}, but the task is {task.kind}; give a {task.estimator}"
             )
         self.template = minimising(client, estimator, task, effort.discrepancy)
         self.weights = weight_argument(estimator)
@@ -51,7 +50,7 @@ class ScikitLearner:
 
     def improve(self, samples: Augmented, effort: FitEffort) -> None:
         x, y, weight = samples.x.reshape(len(samples.x), -1), samples.targets, samples.weight
-        if self.task.numeric:
+        if self.task.estimator == "regressor":
             keep = weight > 0
             if self.keeps_splits and self.fitted is not None:
                 move_leaves(self.fitted, x[keep], y[keep], weight[keep])
@@ -59,7 +58,7 @@ class ScikitLearner:
             self.fitted = self._fit(x[keep], y[keep, 0] if y.shape[1] == 1 else y[keep], weight[keep], effort)
             return
         self.parts = [self._classifier(x, pairs, effort) for pairs in pair_weights(samples, self.task)]
-        self.fitted = self.parts[0].fitted if self.task.one_label else PerColumn(self.parts)
+        self.fitted = self.parts[0].fitted if self.task.classes else PerColumn(self.parts)
 
     def _classifier(self, x: np.ndarray, pairs: np.ndarray, effort: FitEffort) -> Classifier:
         """A fit to every sample with every class, by the weights (n, C) of these pairs."""
@@ -79,7 +78,7 @@ class ScikitLearner:
             chosen = systematic(weight, len(weight), np.random.default_rng(effort.seed))
             x, y = x[chosen], y[chosen]
         fitted = fresh(self.template, effort.seed)
-        if not self.task.numeric and len(np.unique(y)) == 1:
+        if self.task.estimator == "classifier" and len(np.unique(y)) == 1:
             return fitted  # a single class is predicted without it
         try:
             return fitted.fit(x, y, **options)
@@ -93,8 +92,8 @@ class ScikitLearner:
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         flat = x.reshape(len(x), -1)
-        if not self.task.numeric:
-            return self.parts[0].chances(flat) if self.task.one_label else self.fitted.predict_proba(flat)
+        if self.task.estimator == "classifier":
+            return self.parts[0].chances(flat) if self.task.classes else self.fitted.predict_proba(flat)
         outputs = np.asarray(self.fitted.predict(flat), dtype=np.float64)
         check_outputs(self.client, outputs, len(x), self.task)
         return outputs.reshape(len(x), self.task.outputs)
@@ -175,7 +174,7 @@ def pair_weights(samples: Augmented, task: Task) -> Iterator[np.ndarray]:
     own = (np.arange(len(samples.x)) < samples.own)[:, None]
     weight, smooth = samples.weight[:, None], task.label_smoothing * own
     heavy = np.where(own, task.class_weight or np.ones(task.outputs), 1.0)
-    if task.one_label:
+    if task.classes:
         yield (samples.targets * (1 - smooth) + smooth / task.outputs) * heavy * weight
         return
     ones = samples.targets * (1 - smooth) + smooth / 2
