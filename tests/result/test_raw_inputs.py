@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import fedkin
 from fedkin import Federation
@@ -60,9 +61,9 @@ def test_raw_columns_give_the_numbers_of_predict(target: str, tmp_path: Path) ->
     (found,) = session.run(["output"], raw(fresh))
     if target == "stay":
         assert np.allclose(found[:, 0], fedkin.predict(result, "n", fresh)["prediction"], rtol=1e-4)
+        inputs = torch.from_numpy(inputs_of(result, fresh))
+        assert np.allclose(found[:, 0], result.in_units("n")(inputs).detach()[:, 0], rtol=1e-4)
         return
-    import torch
-
     direct = result.models["n"](torch.from_numpy(inputs_of(result, fresh))).detach().numpy()
     assert np.allclose(found, direct, atol=1e-4)
     labels = np.array(result.task.classes)[found.argmax(axis=1)]

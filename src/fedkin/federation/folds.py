@@ -110,8 +110,12 @@ def without_fold(federation: Federation, count: int, fold: int, seed: int = 0) -
 
     Graph, public inputs and all that is known of the clients stay. Clients with a single sample hold out nothing.
     """
-    which = [assign(federation, k, count, seed) == fold for k in range(len(federation))]
-    rest = Split.join([(x[~out], y[~out]) for (x, y), out in zip(federation.train, which)])
-    held = Split.join([(x[out], y[out]) for (x, y), out in zip(federation.train, which)])
-    nothing = Split.join([(federation.train.x[:0], federation.train.y[:0])] * len(federation))
+    train, clients = federation.train, range(len(federation))
+    out = [assign(federation, k, count, seed) == fold for k in clients]
+    parts = (
+        [train.part(k, np.flatnonzero(~out[k])) for k in clients],
+        [train.part(k, np.flatnonzero(out[k])) for k in clients],
+        [train.part(0, np.arange(0))] * len(federation),
+    )
+    rest, held, nothing = (Split.join(part, train.scaling) for part in parts)
     return replace(federation, train=rest, validation=held, test=nothing)

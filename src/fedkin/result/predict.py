@@ -14,6 +14,7 @@ from fedkin import plugins
 from fedkin.errors import FedkinError, unknown
 from fedkin.federation.columns import InputColumn, as_text
 from fedkin.federation.faults import refuse_all
+from fedkin.models.adapters.scikit import Classifier
 from fedkin.result import Result, load
 from fedkin.task import Task
 
@@ -95,24 +96,46 @@ def _refuse_strangers(whose: Sequence[str], names: Sequence[str], column: str) -
 
 def _of_client(result: Result, client: str, inputs: np.ndarray) -> pd.DataFrame:
     """What one client's model says about prepared inputs."""
-    import pandas as pd
-
     if client not in result.names:
         raise unknown("client", client, result.names)
     module = result.models[client]
     if not isinstance(module, nn.Module):
-        raise FedkinError(f"client {client!r} deploys a {type(module).__name__}; call its own predict()")
+        return _said(result, _of_estimator(result, client, module, inputs), linked=True)
     dtype = torch.int64 if result.task.tokens else next((p.dtype for p in module.parameters()), torch.float32)
     batches = torch.tensor(inputs, dtype=dtype).split(BATCH)
     with torch.no_grad():
         outputs = torch.cat([module(batch).reshape(len(batch), -1) for batch in batches]).double()
+    return _said(result, outputs)
+
+
+def _of_estimator(result: Result, client: str, fitted: Any, inputs: np.ndarray) -> torch.Tensor:
+    """What a fitted estimator says: probabilities of classes, (n, C), or numbers."""
+    if not hasattr(fitted, "predict"):
+        raise FedkinError(f"client {client!r} deploys a {type(fitted).__name__}, which has no predict()")
+    flat = inputs.reshape(len(inputs), -1)
+    if not result.task.one_label:
+        found = fitted.predict_proba(flat) if result.task.kind == "multilabel" else fitted.predict(flat)
+        return torch.from_numpy(np.asarray(found, dtype=np.float64).reshape(len(flat), -1))
+    counts = result.label_counts
+    seen = np.arange(len(result.task.classes))
+    if counts is not None:  # a client with one class predicts it, without a fit
+        seen = np.flatnonzero(counts[result.names.index(client)])
+    return torch.from_numpy(Classifier(fitted, seen, len(result.task.classes)).chances(flat))
+
+
+def _said(result: Result, outputs: torch.Tensor, linked: bool = False) -> pd.DataFrame:
+    """Outputs (n, C) of a model in words and units; `linked`: they are probabilities, rates or numbers already."""
+    import pandas as pd
+
     if result.task.classes:
-        chances = torch.softmax(outputs, dim=1)
+        chances = outputs if linked else torch.softmax(outputs, dim=1)
         chance, code = chances.max(dim=1)
         labels = [result.task.classes[k] for k in code.tolist()]
         each = {f"probability_{label}": column.numpy() for label, column in zip(result.task.classes, chances.T)}
         return pd.DataFrame({"prediction": labels, "probability": chance.numpy(), **each})
     values = result.task.predictions(outputs).numpy()
+    if linked:
+        values = (outputs if result.task.scale is None else result.task.scale.told(outputs)).numpy()
     columns = ["prediction"] if values.shape[1] == 1 else [f"prediction_{k}" for k in range(values.shape[1])]
     return pd.DataFrame(values, columns=columns)
 

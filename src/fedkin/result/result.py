@@ -24,6 +24,7 @@ from fedkin.models.frozen import carrying, freeze
 from fedkin.models.memory import with_memory
 from fedkin.notebook import html_table
 from fedkin.result.combined import CombinedModels, Parts
+from fedkin.result.estimators_file import ESTIMATORS_FILE, SavedEstimators, estimators_to_bytes
 from fedkin.result.frozen_file import FROZEN_HASH, read_frozen, write_frozen
 from fedkin.result.history import History
 from fedkin.result.stored import check_facts, check_tensors, read_config
@@ -67,24 +68,6 @@ class Models(Mapping[str, nn.Module]):
 
     def __repr__(self) -> str:
         return f"Models({len(self)} clients: {', '.join(self.names[:3])}{', …' if len(self) > 3 else ''})"
-
-
-class Unsaved(Mapping[str, Any]):
-    """Estimators of a saved run: they are no tensors and nothing is pickled, so they are fitted again on request."""
-
-    def __init__(self, out: Path, names: tuple[str, ...]) -> None:
-        self.out, self.names = out, names
-
-    def __getitem__(self, name: str) -> Any:
-        raise FedkinError(
-            f"{self.out} does not hold the clients' estimators; fedkin.resume(dir, federation, model) fits them again"
-        )
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
 
 
 DENSE = 2000
@@ -249,6 +232,20 @@ class Result:
 
         return write_report([self], Path(path))
 
+    def in_units(self, name: str) -> nn.Module:
+        """A client's network that answers in the target's own units, where `models[name]` speaks of standardised targets.
+
+        For estimators and for whole tables there is `fedkin.predict`.
+        """
+        from fedkin.result.export import InUnits
+
+        model = self.models[name]
+        if not isinstance(model, nn.Module):
+            raise FedkinError(
+                f"client {name!r} deploys a {type(model).__name__}; fedkin.predict tells its answers in units"
+            )
+        return model if self.task.scale is None else InUnits(model, self.task.scale)
+
     def export(self, directory: str | Path, format: Literal["onnx", "torch"] | None = None) -> Path:
         """Write each client's deployed model as safetensors with a JSON card; on request also as ONNX or torch.export."""
         from fedkin.result.export import export
@@ -297,12 +294,15 @@ class Result:
             if self.graph is not None:
                 batch.write(out / "graph.npz", self.graph.to_bytes())
             self.history.save(out / "history.jsonl", batch)
+            networks = isinstance(self.models, Models | CombinedModels)
+            if not networks and (fitted := estimators_to_bytes(self.models)):
+                batch.write(out / ESTIMATORS_FILE, fitted)
             write_frozen(out, getattr(self.models, "spec", None), batch)
             write_tensors(out / "result.safetensors", tensors, facts, after_piece, batch.write)
         return out
 
 
-FILES = ("config.toml", "frozen.json", "graph.npz", "history.jsonl", "result.json")
+FILES = ("config.toml", ESTIMATORS_FILE, "frozen.json", "graph.npz", "history.jsonl", "result.json")
 
 
 def load(directory: str | Path, model: ModelLike | None = None, accept_changes: bool = False) -> Result:
@@ -367,7 +367,7 @@ def _assembled(
     counts = tensors.get("label_counts")
     extras = {name.removeprefix("extra/"): value for name, value in tensors.items() if name.startswith("extra/")}
     parts = Parts.read(extras, len(names))
-    models: Mapping[str, Any] = Unsaved(out, names)
+    models: Mapping[str, Any] = SavedEstimators(out, names)
     if parts is not None:
         models = CombinedModels(names, parts, spec, task.mixes_chances)
     elif "models" in tensors:

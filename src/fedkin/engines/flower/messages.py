@@ -95,6 +95,8 @@ class Described(Said):
     table: Annotated[list[ColumnTold], Field(max_length=MOST_COLUMNS)] | None = None
     """Of a raw table that is to be prepared: its columns, in order."""
     target_range: Ends | None = None
+    missing: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=100)] = []
+    """Cells of a raw table that stand for missing ones."""
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Described:

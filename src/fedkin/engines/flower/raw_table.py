@@ -16,7 +16,6 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +87,7 @@ def told_of_table(client: ClientFile, folder: Path, policy: Policy, state: Path)
         "output_shape": [],
         "columns": list(inputs),
         "model": client.model,
+        "missing": [str(cell) for cell in client.missing],
         "table": [{"holds": kind_of(values)} for values in inputs.values()],
         **({"labels": np.unique(y).tolist()} if labels else {}),
     }
@@ -182,8 +182,7 @@ def encoded_table(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Inputs (n, M) and targets (n,) of a raw table, by the scheme that all sites agreed on."""
     inputs, y = raw_columns(client, folder)
-    own = tuple(map(str, client.missing))
-    columns = [replace(InputColumn.described(entry), sentinels=own) for entry in scheme]
+    columns = [InputColumn.described(entry) for entry in scheme]
     refuse_all(f"{client.data} has no column {c.name!r}, which others have" for c in columns if c.name not in inputs)
     x = np.concatenate([column.encode(inputs[column.name]) for column in columns], axis=1)
     return x, y if scale is None else scale.shrink(y)

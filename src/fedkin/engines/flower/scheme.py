@@ -23,12 +23,13 @@ def agreed_scheme(clients: Sequence[Described]) -> list[dict[str, Any]]:
     """How each column becomes inputs, as `Federation.inputs` has it: [] where nobody has a raw table.
 
     Numbers are centred in the middle of the range from the median of the clients' lowest to the median of their highest numbers, so that one
-    client's odd cell moves little, and missing ones are put there; texts are all that anybody tells.
+    client's odd cell moves little, and missing ones are put there; texts are all that anybody tells; what
+    stands for a missing cell at one client does so everywhere.
     """
     tables = [client.table for client in clients if client.table is not None]
     if not tables:
         return []
-    found = []
+    found, missing = [], tuple(sorted({cell for client in clients for cell in client.missing}))
     for k, name in enumerate(clients[0].columns or ()):
         if column_kind(clients, k) == "text":
             texts = sorted({text for table in tables for text in table[k].texts or ()})
@@ -36,10 +37,10 @@ def agreed_scheme(clients: Sequence[Described]) -> list[dict[str, Any]]:
                 raise FedkinError(
                     f"column {name!r}: no site tells its texts; put it in drop, or give columns = 'ranges'"
                 )
-            found.append(InputColumn(name, categories=tuple(texts)))
+            found.append(InputColumn(name, categories=tuple(texts), sentinels=missing))
             continue
         centre, deviation = _middle([table[k].range for table in tables])
-        found.append(InputColumn(name, centre, deviation, centre))
+        found.append(InputColumn(name, centre, deviation, centre, sentinels=missing))
     if sum(len(column.inputs) for column in found) > MOST_INPUTS:
         raise FedkinError(f"the sites' texts make more than {MOST_INPUTS:,} inputs; put columns of many texts in drop")
     return [asdict(column) for column in found]
