@@ -26,7 +26,13 @@ are: [methods.md](methods.md).
 held out, a method takes its default rate or a fifth of it by the loss there, then trains on all of them. Test samples judge and choose
 nothing. A *gain* is the share of Local's test error (1 − accuracy, 1 − AUROC for heart, or MSE) that goes away, a mean over clients first. *Harmed* are the
 clients whose test results are significantly worse than Local's (McNemar mid-p or paired t, one-sided 0.025); training Local again
-with another seed harms some too, which is the *floor*; *than both* counts those worse than both Locals, and means something."""
+with another seed harms some too, which is the *floor*; *than both* counts those worse than both Locals, and means something.
+
+**Not all cells are of one state of the code.** Most fixed methods ran before clients could halve a rate that diverges
+([learning](learning.md), `halvings`) and before Per-FedAvg, FedRep and APFL counted clients alike; parkinsons (seeds 0 to 2), some cells of
+these three methods and cells that had diverged were computed anew, one of them (FedRep on parkinsons, seed 2) after its test error had
+been seen. auto's seeds 0 to 2 are mostly of older code. Deleting the file of cells and running the script makes all of one state (about 70
+minutes of one core without auto)."""
 
 
 @dataclass(frozen=True)

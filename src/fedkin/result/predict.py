@@ -113,8 +113,8 @@ def _of_estimator(result: Result, client: str, fitted: Any, inputs: np.ndarray) 
     if not hasattr(fitted, "predict"):
         raise FedkinError(f"client {client!r} deploys a {type(fitted).__name__}, which has no predict()")
     flat = inputs.reshape(len(inputs), -1)
-    if not result.task.one_label:
-        found = fitted.predict_proba(flat) if result.task.kind == "multilabel" else fitted.predict(flat)
+    if not result.task.classes:
+        found = fitted.predict_proba(flat) if result.task.estimator == "classifier" else fitted.predict(flat)
         return torch.from_numpy(np.asarray(found, dtype=np.float64).reshape(len(flat), -1))
     counts = result.label_counts
     seen = np.arange(len(result.task.classes))
