@@ -80,7 +80,7 @@ def test_inner_steps_settle_while_the_rate_times_lambda_and_smoothness_is_below_
     beta = 2 * float(torch.linalg.eigvalsh(x.T @ x / len(y))[-1])
     rate = times * 2 / (1.0 + beta)
     assert rate < 2  # γ_p·λ < 2 would allow both
-    method = PFedMe(lr=1e-9, lam=1.0, inner_steps=300, personal_lr=rate, batch_size=100)
+    method = PFedMe(lr=1e-9, lam=1.0, inner_steps=300, personal_lr=rate, batch_size=100, halvings=0)
     done = run(data, "linear", method, rounds=1)
     theta, w = models(done)[0], done.state.rows[0]
     slope = 2 * x.T @ (x @ theta - y) / len(y) + (theta - w)

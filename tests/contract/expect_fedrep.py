@@ -1,4 +1,4 @@
 """FedRep in the contract tests."""
 
 PARAMETERS = {"head_epochs": 2}
-OTHER = {"head": []}
+OTHER = {"head": [], "weights": "size"}

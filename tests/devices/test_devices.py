@@ -142,6 +142,7 @@ SEAMS = {
     "couplings/graph_total_variation.py": {"numpy", "cpu"},
     "couplings/mixing.py": {"cpu"},  # K×K weights that a method computed
     "couplings/robust.py": {"numpy", "cpu", "tolist"},  # shares of K clients
+    "couplings/trust.py": {"numpy", "cpu"},
 }
 """Where a round may come to the host, for a few numbers per client and never for rows or inputs in memory."""
 

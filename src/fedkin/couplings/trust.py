@@ -66,7 +66,7 @@ def by_direction(before: Tensor, strength: float = 1.0) -> Judge:
             else:
                 return np.ones(len(among))
             trusted = np.ones(len(among))  # who did not move is not judged
-            trusted[moved.numpy()] = aligned((among[moved] @ centre).numpy(), strength)
+            trusted[moved.cpu().numpy()] = aligned((among[moved] @ centre).cpu().numpy(), strength)
             return trusted
 
         return [_weighed(group, trust) for group in groups]

@@ -1,0 +1,3 @@
+"""APFL in the contract tests."""
+
+OTHER = {"weights": "size"}

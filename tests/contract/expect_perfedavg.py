@@ -1,0 +1,3 @@
+"""Per-FedAvg in the contract tests."""
+
+OTHER = {"weights": "size"}
