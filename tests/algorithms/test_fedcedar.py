@@ -13,7 +13,7 @@ import fedkin
 from fedkin.algorithm import Setting, State
 from fedkin.algorithms.fedcedar import FedCedar
 from fedkin.clients import Replies
-from fedkin.couplings.clustering import lasting_names, nearest
+from fedkin.couplings.clustering import lasting_names, nearest_centre
 from fedkin.errors import FedkinError
 from fedkin.streams import client_keys
 
@@ -233,7 +233,7 @@ def test_large_weights_do_not_overflow_when_clusters_are_named() -> None:
     """Squares of float32 numbers end at 1.8e19²."""
     centres = torch.tensor([[3.6e19, 0.0], [0.0, 3.6e19]])
     assert lasting_names(centres, centres.flip(0)).tolist() == [1, 0]
-    assert nearest(centres, centres.flip(0)).tolist() == [1, 0]
+    assert nearest_centre(centres, centres.flip(0)).tolist() == [1, 0]
 
 
 def test_rounds_in_groups_may_be_any_set() -> None:

@@ -18,7 +18,7 @@ from fedkin.couplings.clustering import (
     k_means,
     k_means_seeds,
     lasting_names,
-    nearest,
+    nearest_centre,
     rand_index,
     told_labels,
 )
@@ -90,7 +90,7 @@ def test_k_means_seeds_lie_in_different_groups() -> None:
 def test_nearest_is_brute_force() -> None:
     rng = np.random.default_rng(0)
     rows, centres = rng.normal(size=(9, 4)), rng.normal(size=(3, 4))
-    found = nearest(torch.from_numpy(rows), torch.from_numpy(centres))
+    found = nearest_centre(torch.from_numpy(rows), torch.from_numpy(centres))
     for row, code in zip(rows, found):
         assert code == min(range(3), key=lambda j: float(np.linalg.norm(row - centres[j])))
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedkin.couplings import LaplacianStep, safe_step, stability, total_variation
-from fedkin.couplings.sparse import ClientMatrix, empty
+from fedkin.couplings.sparse import ClientMatrix, uninitialised
 from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph, complete, knn
 
@@ -124,9 +124,9 @@ def test_bad_input() -> None:
 
 
 def test_large_results_live_in_their_own_memory() -> None:
-    big = empty((1_100, 2**14), torch.float32)  # 69 MiB: on huge pages where the system has them
+    big = uninitialised((1_100, 2**14), torch.float32)  # 69 MiB: on huge pages where the system has them
     big.fill_(1.0)
-    again = empty((1_100, 2**14), torch.float32)
+    again = uninitialised((1_100, 2**14), torch.float32)
     assert big.data_ptr() != again.data_ptr()
     assert float(big.sum()) == big.numel()
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sharded import Scattered
 
 import fedkin
 from fedkin import data, engines
 from fedkin.algorithms import FedRelax
 from fedkin.run import Callback, Run
+from fedkin.testing.scattered import Scattered
 
 
 class StartsAHostAnew(Callback):

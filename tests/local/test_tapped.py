@@ -10,7 +10,7 @@ from fedkin.algorithms.feddbe import drift
 from fedkin.algorithms.fedproto import distance
 from fedkin.local.batches import Batch
 from fedkin.local.features import guided_loss, misalignment
-from fedkin.local.kernels import choose
+from fedkin.local.kernels import choose_kernel
 from fedkin.local.kernels.linear import LinearKernel
 from fedkin.local.kernels.tapped import Penalty, TappedKernel, layers_up_to
 from fedkin.models import ModelSpec
@@ -38,7 +38,7 @@ def deep() -> nn.Module:
 def test_the_chain_with_a_penalty_is_the_vmapped_program(task: Task, penalty: Penalty, weighed: bool) -> None:
     torch.manual_seed(0)
     spec = ModelSpec.of(deep, task, torch.float64)
-    choice = choose(spec, task)
+    choice = choose_kernel(spec, task)
     tapped = cut(spec, task, "0").tapped()
     rows = torch.stack([spec.layout.pack(deep().double(), torch.float64) for _ in range(3)])
     x, guides = torch.randn(3, 8, 6, dtype=torch.float64), torch.randn(3, 8, 5, dtype=torch.float64)

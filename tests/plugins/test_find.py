@@ -14,7 +14,7 @@ from fedkin.algorithms import FedAvg
 from fedkin.data import registry
 from fedkin.engines.flower.setup import resolve
 from fedkin.errors import FedkinError
-from fedkin.models import build
+from fedkin.models import build_network
 from fedkin.testing import uneven_federation
 
 CODE = """
@@ -64,13 +64,13 @@ def test_a_path_leads_to_the_same_numbers_as_the_object(own: str) -> None:
 
 def test_models_are_given_the_task_only_if_they_ask_for_something(own: str) -> None:
     task = uneven_federation().task
-    assert build(f"{own}:wide", task)[0].out_features == 7
-    assert build(f"{own}:wide:9", task)[0].out_features == 9
-    assert build(f"{own}:small", task).out_features == 3
+    assert build_network(f"{own}:wide", task)[0].out_features == 7
+    assert build_network(f"{own}:wide:9", task)[0].out_features == 9
+    assert build_network(f"{own}:small", task).out_features == 3
     with pytest.raises(FedkinError, match="takes no options, but 1 are given"):
-        build(f"{own}:small:3", task)
+        build_network(f"{own}:small:3", task)
     with pytest.raises(FedkinError, match="is a DecisionTreeClassifier, not a network"):
-        build(f"{own}:tree", task)
+        build_network(f"{own}:tree", task)
 
 
 def test_estimators_are_named_by_path_too(own: str) -> None:
@@ -144,7 +144,7 @@ def test_a_site_cannot_have_the_server_import_a_module_through_a_built_in_or_a_p
     for name in (own, f"{own}:", f"mlp:{own}:wide", f"tree:{own}:tree"):
         assert resolve(name) == name
         with pytest.raises(FedkinError):
-            build(name, task)
+            build_network(name, task)
         with pytest.raises(FedkinError):
             fedkin.models.estimators.named_estimator(name, task)
     assert own not in sys.modules

@@ -30,6 +30,10 @@
     row.hidden = open.length === 0;
   });
 
+  const specialists = byId("specialists");
+  specialists.hidden = specialists.querySelector(".two").hidden;
+  specialists.addEventListener("toggle", redraw); // plots have no width before they are seen
+
   let width = document.documentElement.clientWidth;
   new ResizeObserver(() => {
     const now = document.documentElement.clientWidth;
