@@ -153,7 +153,7 @@ def test_theme_follows_the_system_and_the_switch(browser, page):
 
 
 OVERLAPS = """
-const boxes = [...document.querySelectorAll('main > section, main > .two > section, header, .tile, .controls > *, h2, .legend > *, .plot svg text, .card, .zoom, .ramp')]
+const boxes = [...document.querySelectorAll('main > section, main > .two > section, #specialists section, #specialists > summary, header, .tile, .controls > *, h2, .legend > *, .plot svg text, .card, .zoom, .ramp')]
   .filter(e => e.getClientRects().length).map(e => [e, e.getBoundingClientRect()]);
 const found = [];
 for (const [a, r] of boxes) {
@@ -171,6 +171,8 @@ return found;
 @pytest.mark.parametrize("width", [400, 1400])
 def test_nothing_overlaps_or_sticks_out(browser, page, width):
     show(browser, page, width)
+    browser.execute_script("document.querySelector('#specialists').open = true")
+    browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
     assert (
         browser.execute_script("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
         <= 0
