@@ -31,7 +31,7 @@ SETTINGS = {
     "[policy] of site.toml": Policy,
 }
 API = {
-    "Train and decide": ("train", "auto", "compare", "resume", "load", "join", "predict"),
+    "Train and decide": ("train", "auto", "compare", "tune", "resume", "load", "join", "predict"),
     "What they give": ("Result", "Comparison"),
     "What they take": ("Federation", "ClientGraph", "Task", "Options", "Callback", "Algorithm"),
     "Your own parts": ("loss", "metric", "FedkinError"),
