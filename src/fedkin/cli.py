@@ -64,7 +64,13 @@ def _refuse(message: str, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
-app = typer.Typer(cls=OneLineErrors, rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)
+app = typer.Typer(
+    cls=OneLineErrors,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    suggest_commands=False,
+)
 
 
 @app.callback(invoke_without_command=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.tree import DecisionTreeClassifier
 
 import fedkin
@@ -89,6 +89,31 @@ def test_a_tree_that_leads_astray_is_refused() -> None:
     boosted._predictors[1][0].nodes["left"][0] = 10**6
     with pytest.raises(ValueError, match="a node that it lacks"):
         _check_trees(boosted)
+
+
+def test_a_tree_that_asks_for_an_input_there_is_not_is_refused() -> None:
+    """Compiled code reads x[feature] without looking: only numbers below those that the estimator checks are let in."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 3))
+    y = (x[:, 0] > 0).astype(int)
+    tree = DecisionTreeClassifier().fit(x, y)
+    tree.tree_.feature[0] = 3
+    with pytest.raises(ValueError, match="an input that there is not"):
+        _check_trees({"a": tree})
+    boosted = HistGradientBoostingClassifier(max_iter=2).fit(x, y)
+    boosted._predictors[0][0].nodes["feature_idx"][0] = 3
+    with pytest.raises(ValueError, match="an input that there is not"):
+        _check_trees({"a": boosted})
+    forest = RandomForestClassifier(3).fit(x, y)
+    forest.estimators_[1].n_features_in_ = 1000
+    with pytest.raises(ValueError, match="other inputs than the whole"):
+        _check_trees({"a": forest})
+    by_category = HistGradientBoostingClassifier(max_iter=2, categorical_features=[2])
+    codes = np.column_stack([x[:, :2], rng.integers(0, 5, 100)])
+    by_category.fit(codes, codes[:, 2] % 2)
+    with pytest.raises(ValueError, match="splits by category"):
+        _check_trees({"a": by_category})
+    assert estimators_to_bytes({"a": GradientBoostingClassifier(n_estimators=2).fit(x, y), "b": by_category}) is None
 
 
 def test_only_what_can_be_trusted_is_written() -> None:

@@ -38,6 +38,7 @@ def estimators_to_bytes(models: Mapping[str, Any]) -> bytes | None:
         try:
             alone = io.dumps(model)
             sound = set(io.get_untrusted_types(data=alone)) <= set(TREES)
+            _check_trees(model)
         except Exception:  # an estimator of somebody's own may hold anything at all
             sound = False
         if sound:
@@ -94,8 +95,14 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _check_trees(model: Any, seen: set[int] | None = None) -> None:
-    """Every child of every tree inside of a model comes after its parent and exists, every feature is one there is."""
+def _check_trees(model: Any, inputs: int = 0, seen: set[int] | None = None) -> None:
+    """Every child of every tree inside of a model comes after its parent and exists, every feature is one there is.
+
+    `inputs` is how many numbers the estimator around it takes, which scikit-learn compares with what it is given; a tree's own
+    word for it is compared with nothing. Splits by category, which look into further tables, are refused, and so are scikit-learn's
+    older gradient boosting, whose compiled code trusts the shape of a table of trees, and trees outside of an estimator.
+    """
+    from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
     from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
     from sklearn.tree._tree import Tree
 
@@ -103,26 +110,30 @@ def _check_trees(model: Any, seen: set[int] | None = None) -> None:
     if id(model) in seen:
         return
     seen.add(id(model))
+    if isinstance(model, GradientBoostingClassifier | GradientBoostingRegressor):
+        raise ValueError(f"a {type(model).__name__} is not read from files")
     if isinstance(model, Tree):
         inner = np.asarray(model.children_left) != -1
         ends = [np.asarray(model.children_left)[inner], np.asarray(model.children_right)[inner]]
-        _check_nodes(np.flatnonzero(inner), ends, model.node_count, np.asarray(model.feature)[inner], model.n_features)
+        _check_nodes(np.flatnonzero(inner), ends, model.node_count, np.asarray(model.feature)[inner], inputs)
     elif isinstance(model, TreePredictor):
         nodes = model.nodes
         inner = nodes["is_leaf"] == 0
         ends = [nodes["left"][inner].astype(np.int64), nodes["right"][inner].astype(np.int64)]
-        _check_nodes(np.flatnonzero(inner), ends, len(nodes), nodes["feature_idx"][inner], 2**31)
-        known = nodes["is_categorical"] == 1
-        sets = min(len(model.binned_left_cat_bitsets), len(model.raw_left_cat_bitsets))
-        if known.any() and int(nodes["bitset_idx"][known].max()) >= sets:
-            raise ValueError("a tree names a set of categories that it lacks")
+        _check_nodes(np.flatnonzero(inner), ends, len(nodes), nodes["feature_idx"][inner], inputs)
+        if (nodes["is_categorical"] != 0).any():
+            raise ValueError("a tree splits by category, which is not read from files")
     elif isinstance(model, dict | list | tuple | np.ndarray):
         parts = model.values() if isinstance(model, dict) else model
         for part in parts if not isinstance(model, np.ndarray) or model.dtype == object else ():
-            _check_trees(part, seen)
+            _check_trees(part, inputs, seen)
     elif hasattr(model, "__dict__") and type(model).__module__.startswith("sklearn."):
+        inputs = int(getattr(model, "n_features_in_", inputs))
+        for member in np.ravel(np.asarray(getattr(model, "estimators_", ()), dtype=object)):
+            if int(getattr(member, "n_features_in_", inputs)) != inputs:  # a forest does not compare its trees' numbers
+                raise ValueError("a part of an ensemble takes other inputs than the whole")
         for part in vars(model).values():
-            _check_trees(part, seen)
+            _check_trees(part, inputs, seen)
 
 
 def _check_nodes(own: np.ndarray, children: list[np.ndarray], count: int, features: np.ndarray, inputs: int) -> None:
