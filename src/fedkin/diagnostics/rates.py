@@ -24,7 +24,7 @@ Theorem 2 (any F_k ≥ 0; R = 1, S = K, μ ≤ 1/(β + sρ)):
     (1/T) Σ_t E‖∇J(W^t)‖² ≤ 2 J(W⁰) / (μT) + (μsρ)² G² + μ (β + sρ) K σ₁²,    G² = max_t ‖∇F(W^t)‖²
 
 These are the statements of Dinh et al. 2021 (arXiv 2102.07148) with constants that are proved above in a line each, not the paper's
-printed ones, which hide factors. They are bounds: runs are faster.
+printed ones, which were not at hand. They are bounds: runs are faster.
 """
 
 from __future__ import annotations
@@ -38,16 +38,14 @@ import torch
 from torch import Tensor
 
 from fedkin.algorithms.fedu import FedU, LaplacianRegularised
-from fedkin.diagnostics.theory import Curvature, stationary_point, steepest
+from fedkin.diagnostics.theory import Curvature, ask_everyone, quadratics, stationary_point, steepest, visiting
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph
 from fedkin.local.batches import count_steps
-from fedkin.local.kernels.linear import dense_layers
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
 from fedkin.models import ModelLike
-from fedkin.run import make_options, make_run
 
 
 @dataclass(frozen=True)
@@ -155,34 +153,23 @@ def convergence(
     curvatures, ‖∇F_k‖² and the variance of its gradient; for least squares also Hessian and gradient, which give W* and with
     it Lemma 1's σ². For other losses take the rows of a run near its end. `options` are those of a run (cohort, dtype, …).
     """
-    settings = make_options(rounds=0, seed=seed, **{"dtype": "float64", **options})
-    run = make_run(federation, model, algorithm, settings, graph)
-    try:
-        setting, linked = run.setting, algorithm.linked(run.setting)
-        at = run.state.rows if rows is None else torch.as_tensor(np.asarray(rows), dtype=setting.spec.dtype)
-        if at.shape != run.state.rows.shape:
-            raise FedkinError(
-                f"rows have shape {tuple(at.shape)}; this model and federation need {tuple(run.state.rows.shape)}"
-            )
+    with visiting(federation, model, algorithm, graph, rows, seed, options) as (run, linked, at):
+        setting = run.setting
         shared = {
             "iterations": iterations,
             "weight_decay": algorithm.weight_decay,
             "batch_size": algorithm.batch_size,
         }
-        told = run.clients.ask(f"{__name__}:fedu_constants", setting.everyone, {"rows": at}, shared)
-        if told.failed:
-            name, why = next(iter(told.failed.items()))
-            raise FedkinError(f"client {name!r} could not measure its loss: {why}")
+        told = ask_everyone(run, f"{__name__}:fedu_constants", at, shared)
         found = {key: told[key].double().numpy() for key in ("loss", "least", "most", "square", "noise")}
         counted = count_steps(setting.sizes, algorithm.batch_size, algorithm.epochs, algorithm.steps)
-        rate, steps, cohort = algorithm.rate(1), int(np.max(counted)), settings.cohort_size(len(setting))
+        rate, steps, cohort = algorithm.rate(1), int(np.max(counted)), run.options.cohort_size(len(setting))
         s = float(np.max(algorithm.step(1, setting.sizes))) / (rate * steps)
         felt = s * _meeting(algorithm, cohort, len(setting))
         sigma2 = float(found["square"].mean())
-        layers = dense_layers(setting.spec.template(), setting.spec.layout)
-        if setting.task.loss == "mse" and layers is not None and len(layers) == 1:
-            told = run.clients.ask("fedkin.diagnostics.theory:quadratic", setting.everyone, None, shared)
-            hessians, linear = told["hessian"].numpy(), told["linear"].numpy()
+        known = quadratics(run, shared)
+        if known is not None:
+            hessians, linear = known
             best = stationary_point(hessians, linear, linked, felt)
             slopes = np.einsum("kpq,kq->kp", hessians, best) - linear
             sigma2 = float(np.square(slopes).sum(axis=1).mean())
@@ -190,8 +177,6 @@ def convergence(
         if len(linked) > len(setting):  # a hub at rest
             placed = np.concatenate([placed, placed.mean(axis=0, keepdims=True)])
         variation = float(np.sum(placed * (linked.laplacian() @ placed)))
-    finally:
-        run.close()
     return Convergence(
         alpha=float(found["least"].min()) if len(linked) == len(setting) else 0.0,  # a hub has no loss
         beta=float(found["most"].max()),

@@ -13,7 +13,8 @@ True
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from scipy.sparse.linalg import MatrixRankWarning, spsolve
 from torch import Tensor
 
 from fedkin.algorithms.fedu import LaplacianRegularised
+from fedkin.clients import Replies
 from fedkin.couplings import safe_step, stability
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
@@ -32,7 +34,7 @@ from fedkin.local.kernels.linear import dense_layers
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
 from fedkin.models import ModelLike
-from fedkin.run import make_options, make_run
+from fedkin.run import Run, make_options, make_run
 from fedkin.task.losses import loss_of
 
 
@@ -93,32 +95,14 @@ def diagnose(
     disclose one number each. For a linear model with squared error the distance to the stationary point is given too:
     then clients disclose the Hessian and gradient of their loss. `options` are those of a run (dtype, engine, …).
     """
-    if iterations < 1:
-        raise FedkinError(f"iterations is {iterations}; power iteration needs at least 1")
-    settings = make_options(rounds=0, seed=seed, **{"dtype": "float64", **options})
-    run = make_run(federation, model, algorithm, settings, graph)
-    try:
-        setting, linked = run.setting, algorithm.linked(run.setting)
-        at = run.state.rows if rows is None else torch.as_tensor(np.asarray(rows), dtype=setting.spec.dtype)
-        if at.shape != run.state.rows.shape:
-            raise FedkinError(
-                f"rows have shape {tuple(at.shape)}; this model and federation need {tuple(run.state.rows.shape)}"
-            )
+    with visiting(federation, model, algorithm, graph, rows, seed, options) as (run, linked, at):
         shared = {"iterations": iterations, "weight_decay": algorithm.weight_decay}
-        curved = run.clients.ask(f"{__name__}:smoothness", setting.everyone, {"rows": at}, shared)
-        if curved.failed:
-            name, why = next(iter(curved.failed.items()))
-            raise FedkinError(f"client {name!r} could not estimate its smoothness: {why}")
-        distance = None
-        layers = dense_layers(setting.spec.template(), setting.spec.layout)
-        if setting.task.loss == "mse" and layers is not None and len(layers) == 1:
-            quadratic = run.clients.ask(f"{__name__}:quadratic", setting.everyone, None, shared)
-            strength = algorithm.c * algorithm.eta
-            best = stationary_point(quadratic["hessian"].numpy(), quadratic["linear"].numpy(), linked, strength)
+        curved = ask_everyone(run, f"{__name__}:smoothness", at, shared)
+        known, distance = quadratics(run, shared), None
+        if known is not None:
+            best = stationary_point(*known, linked, algorithm.c * algorithm.eta)
             distance = float(np.linalg.norm(at.numpy() - best) / np.linalg.norm(best))
-    finally:
-        run.close()
-    longest = float(np.max(algorithm.step(1, setting.sizes)))
+    longest = float(np.max(algorithm.step(1, run.setting.sizes)))
     return Diagnosis(
         rho=linked.lambda_max(),
         smoothness=curved["smoothness"].double().numpy(),
@@ -128,6 +112,51 @@ def diagnose(
         safe_eta=algorithm.eta * safe_step(linked) / longest if longest else float("inf"),
         distance=distance,
     )
+
+
+@contextmanager
+def visiting(
+    federation: Federation,
+    model: ModelLike,
+    algorithm: LaplacianRegularised,
+    graph: ClientGraph | str | None,
+    rows: np.ndarray | Tensor | None,
+    seed: int,
+    options: Mapping[str, Any],
+) -> Iterator[tuple[Run, ClientGraph, Tensor]]:
+    """A run that trains nothing, the graph of its step, and the models to look at: `rows` (K, B), or the initial ones."""
+    settings = make_options(rounds=0, seed=seed, **{"dtype": "float64", **options})
+    run = make_run(federation, model, algorithm, settings, graph)
+    try:
+        at = run.state.rows if rows is None else torch.as_tensor(np.asarray(rows), dtype=run.setting.spec.dtype)
+        if at.shape != run.state.rows.shape:
+            raise FedkinError(
+                f"rows have shape {tuple(at.shape)}; this model and federation need {tuple(run.state.rows.shape)}"
+            )
+        yield run, algorithm.linked(run.setting), at
+    finally:
+        run.close()
+
+
+def ask_everyone(run: Run, task: str, at: Tensor, shared: Mapping[str, Any]) -> Replies:
+    """What all clients answer about their models (K, B); one that cannot is named."""
+    if shared["iterations"] < 1:
+        raise FedkinError(f"iterations is {shared['iterations']}; power iteration needs at least 1")
+    told = run.clients.ask(task, run.setting.everyone, {"rows": at}, shared)
+    if told.failed:
+        name, why = next(iter(told.failed.items()))
+        raise FedkinError(f"client {name!r} could not look at its loss: {why}")
+    return told
+
+
+def quadratics(run: Run, shared: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+    """H_k (K, P, P) and b_k (K, P) of F_k(w) = ½ wᵀH_k w − b_kᵀw + const, for a linear model with squared error; else None."""
+    setting = run.setting
+    layers = dense_layers(setting.spec.template(), setting.spec.layout)
+    if setting.task.loss != "mse" or layers is None or len(layers) != 1:
+        return None
+    told = run.clients.ask(f"{__name__}:quadratic", setting.everyone, None, shared)
+    return told["hessian"].numpy(), told["linear"].numpy()
 
 
 def stationary_point(hessians: np.ndarray, linear: np.ndarray, graph: ClientGraph, strength: float) -> np.ndarray:
