@@ -18,8 +18,8 @@ FILES = [path for path in sorted(ROOT.rglob("*.py")) if "templates" not in path.
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
 
 LAYERS = [
-    {"compiled", "errors"},
-    {"augment", "files", "notebook", "placement", "plugins", "steps", "streams", "threads"},
+    {"errors"},
+    {"augment", "compute", "files", "notebook", "plugins", "streams"},
     {"task", "privacy"},
     {"graphs", "models"},
     {"federation", "roster", "couplings", "clients"},

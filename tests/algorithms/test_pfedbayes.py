@@ -9,8 +9,8 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import softplus
 
 from fedkin.algorithms.pfedbayes import PFedBayes, divergence, posterior_slopes, prior_slopes
+from fedkin.compute.steps import step_rule
 from fedkin.errors import FedkinError
-from fedkin.steps import step_rule
 
 SETTINGS = {"lr": 0.02, "batch_size": 6, "zeta": 0.7, "inner_steps": 2, "rho": -2.0}
 

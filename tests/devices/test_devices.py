@@ -15,9 +15,9 @@ from torch import nn
 import fedkin
 from fedkin import Federation, FedkinError, algorithms, resume, train
 from fedkin.algorithms import make
+from fedkin.compute.placement import Placement
 from fedkin.local.kernels import choose_kernel
 from fedkin.models import ModelSpec
-from fedkin.placement import Placement
 
 SOURCE = Path(fedkin.__file__).parent
 GROUPS = {f"c{k}": k % 2 for k in range(4)}
@@ -129,7 +129,7 @@ def test_a_run_moves_from_device_to_host(tmp_path: Path) -> None:
 
 HOST_CALLS = ("numpy", "item", "cpu", "tolist")
 ROUND = ("local/kernels", "local/sgd.py", "local/terms.py", "local/samples.py", "local/changes.py", "local/noise.py",
-         "steps.py", "couplings")  # fmt: skip
+         "compute/steps.py", "couplings")  # fmt: skip
 SEAMS = {
     "local/samples.py": {"numpy", "cpu", "tolist"},  # rows that are read from a file or a data set; steps of a plan
     "local/changes.py": {"tolist"},  # how many samples of each client are real

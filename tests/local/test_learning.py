@@ -18,6 +18,7 @@ from torch.func import functional_call, grad, vmap
 
 import fedkin
 from fedkin.algorithms import FedAvg
+from fedkin.compute.steps import step_rule
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.local.kernels import NARROW
@@ -30,7 +31,6 @@ from fedkin.local.shard import Shard
 from fedkin.local.terms import Clip, Mask, Pull
 from fedkin.local.training import train_rows
 from fedkin.models import ModelSpec
-from fedkin.steps import step_rule
 from fedkin.streams import Streams
 from fedkin.task.choice import chosen
 from fedkin.task.losses import loss_of

@@ -12,11 +12,11 @@ from pydantic import Field, field_validator
 
 from fedkin.algorithm import Algorithm, Deploys, Setting, State
 from fedkin.clients import Clients, Replies
+from fedkin.compute.steps import Optimiser
 from fedkin.errors import EveryoneFailed, FedkinError
 from fedkin.local.relax.public import parse_source
 from fedkin.local.relax.tasks import ANSWER, CHOOSE, EVALUATE, HEAR, MEET, PUBLISH, RELAX
 from fedkin.models import ModelLike, ModelSpec, estimators
-from fedkin.steps import Optimiser
 from fedkin.task import Task
 from fedkin.task.discrepancy import discrepancy_of
 

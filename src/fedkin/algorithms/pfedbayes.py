@@ -12,13 +12,13 @@ from torch.nn.functional import softplus
 
 from fedkin.algorithm import Algorithm, Deploys, LocalWork, Setting, State, mix, stretched
 from fedkin.clients import Replies
+from fedkin.compute.steps import Optimiser
 from fedkin.couplings import Average
 from fedkin.errors import FedkinError
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, narrowed, training_task, widened
 from fedkin.local.training import Chunk, train_chunks
-from fedkin.steps import Optimiser
 
 
 class PFedBayes(Algorithm):

@@ -42,7 +42,7 @@ def demo(
     """
     from fedkin import config
     from fedkin.commands import show
-    from fedkin.threads import one_thread
+    from fedkin.compute.threads import one_thread
 
     layers = [DEMO, flags.layer(seed=seed, seeds=seeds, rounds=rounds)]
     settings = config.settle(layers, with_auto=True)

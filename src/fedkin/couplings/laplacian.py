@@ -9,11 +9,11 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from fedkin.compute.threads import one_thread
 from fedkin.couplings.coupling import Coupling
 from fedkin.couplings.sparse import ClientMatrix, uninitialised
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
-from fedkin.threads import one_thread
 
 Neighbours = Literal["sampled", "all"]
 

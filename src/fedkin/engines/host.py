@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from fedkin.clients import UNSET
+from fedkin.compute.placement import on_device
 from fedkin.errors import FedkinError, Forgot, unknown
 from fedkin.federation import Federation
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, find_task
 from fedkin.models import ModelSpec
-from fedkin.placement import on_device
 from fedkin.streams import Streams
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkin.steps import step_rule
+from fedkin.compute.steps import step_rule
 
 GraphOptimiser = Literal["sgd", "adam"]
 

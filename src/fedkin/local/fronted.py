@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedkin.compute.threads import one_thread
 from fedkin.federation import Split
 from fedkin.models.front import Front
-from fedkin.threads import one_thread
 
 
 class Fronted:

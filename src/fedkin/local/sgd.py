@@ -1,7 +1,7 @@
 """Stacked local training: all clients of a chunk take each step together, by a list of gradient terms and one step rule.
 
 Client k's gradient is g = ∇f_k(w), changed in turn by clipping, weight decay λw and the terms of a method — a proximal pull
-μ(w − a_k), a constant shift s_k (see `fedkin.local.terms`) — and its weights move by the rule (see `fedkin.steps`).
+μ(w − a_k), a constant shift s_k (see `fedkin.local.terms`) — and its weights move by the rule (see `fedkin.compute.steps`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
+from fedkin.compute.steps import Optimiser, Rule, step_rule
 from fedkin.local.batches import Plan
 from fedkin.local.kernels import Kernel
 from fedkin.local.samples import Samples
 from fedkin.local.schedules import RateSchedule, schedule
 from fedkin.local.terms import Clip, Decay, Term, affine
 from fedkin.privacy.settings import Planned, Privacy
-from fedkin.steps import Optimiser, Rule, step_rule
 
 
 class Sgd(BaseModel):

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.compute.threads import one_thread
 from fedkin.federation import Federation
 from fedkin.federation.split import PARTS
 from fedkin.local.changes import Changes
@@ -26,7 +27,6 @@ from fedkin.models.front import Front, front_of
 from fedkin.privacy.ledger import Ledger
 from fedkin.streams import Streams, client_keys
 from fedkin.task.choice import augmentation_of
-from fedkin.threads import one_thread
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.compute.steps import Rule
 from fedkin.local.batches import Batch, Plan, count_steps, plan_batches
 from fedkin.local.forecasts import forecast_errors, forecast_names
 from fedkin.local.kernels import Kernel
@@ -21,7 +22,6 @@ from fedkin.local.samples import Samples
 from fedkin.local.sgd import Sgd, descend
 from fedkin.local.shard import Shard
 from fedkin.local.terms import Term
-from fedkin.steps import Rule
 from fedkin.task.judging import distinct, may_lack, per_sample, valued
 from fedkin.task.losses import loss_of
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedkin.compute.placement import HOST, Placement, on_device
 from fedkin.errors import FedkinError
 from fedkin.models.layout import Layout
 from fedkin.models.networks import build_network
-from fedkin.placement import HOST, Placement, on_device
 from fedkin.streams import Streams
 from fedkin.task import Task
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedkin.algorithm import Setting, State
 from fedkin.clients import Clients, Replies
-from fedkin.placement import on_device
+from fedkin.compute.placement import on_device
 
 
 def per_client_metrics(

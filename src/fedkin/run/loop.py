@@ -15,11 +15,11 @@ import torch
 from fedkin import algorithms
 from fedkin.algorithm import Algorithm, Setting, State
 from fedkin.clients import Clients, Replies, joined
+from fedkin.compute.placement import on_device
 from fedkin.errors import EveryoneFailed, FedkinError
 from fedkin.files import FileBatch
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelSpec
-from fedkin.placement import on_device
 from fedkin.result import Result, load
 from fedkin.result.history import History, Record
 from fedkin.roster import Roster

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedkin import algorithms, data
 from fedkin.algorithm import Algorithm
+from fedkin.compute.placement import Placement
 from fedkin.engines import connect
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
@@ -16,7 +17,6 @@ from fedkin.federation.folds import folded
 from fedkin.files import OWN_FUNCTION
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelLike
-from fedkin.placement import Placement
 from fedkin.result import Result
 from fedkin.result.stored import read_config
 from fedkin.run import checkpoint

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from fedkin.compute.placement import Placement
 from fedkin.local.batches import Batch
 from fedkin.local.kernels.grouped import GroupedKernel, groupable
 from fedkin.local.kernels.linear import LinearKernel, dense_layers
@@ -22,7 +23,6 @@ from fedkin.local.kernels.mixed import MixedKernel
 from fedkin.local.kernels.vmapped import VmappedKernel
 from fedkin.local.noise import Drop, Noise, drops_of, masked
 from fedkin.models import Layout, ModelSpec
-from fedkin.placement import Placement
 from fedkin.task import Task
 from fedkin.task.losses import PerSample, loss_of
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedkin.compiled import script
-from fedkin.steps import move
+from fedkin.compute.compiled import script
+from fedkin.compute.steps import move
 
 
 def rescaled(stored: Tensor, out: Tensor, factor: float, shift: Tensor, spread: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from fedkin.compute.steps import Rule
 from fedkin.local.kernels import chain
 from fedkin.local.noise import Drop, Noise
 from fedkin.models import Layout, Slot
-from fedkin.steps import Rule
 from fedkin.task import Task
 from fedkin.task.losses import described, loss_of, parse_loss
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from fedkin.compute.placement import Placement
 from fedkin.local.batches import Batch
 from fedkin.local.noise import Noise
-from fedkin.placement import Placement
 
 if TYPE_CHECKING:
     from fedkin.local.kernels import Kernel

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.compute.threads import one_thread
 from fedkin.local.mail import Mail
 from fedkin.local.relax.linear import initial_row
 from fedkin.local.relax.settings import Relaxation, neighbours_of
@@ -23,7 +24,6 @@ from fedkin.models.estimators import Estimators
 from fedkin.task.discrepancy import discrepancy_of
 from fedkin.task.judging import may_lack, valued
 from fedkin.task.losses import loss_of
-from fedkin.threads import one_thread
 
 DISTIL = 100
 WeightedPart = tuple[np.ndarray, np.ndarray, float]

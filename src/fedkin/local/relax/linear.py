@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.compute.steps import Rule
 from fedkin.couplings.sparse import ClientMatrix
 from fedkin.local.kernels.linear import Dense, dense_layers
 from fedkin.local.mail import Mail
@@ -26,7 +27,6 @@ from fedkin.local.shard import Shard
 from fedkin.local.training import evaluate_rows
 from fedkin.models.adapters import FitEffort
 from fedkin.models.estimators import Estimators
-from fedkin.steps import Rule
 from fedkin.task.discrepancy import discrepancy_of
 
 MOMENT_ENTRIES = 2**27

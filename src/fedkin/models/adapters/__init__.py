@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedkin.compute.steps import Optimiser, Rule, step_rule
 from fedkin.errors import FedkinError
-from fedkin.steps import Optimiser, Rule, step_rule
 from fedkin.task import Task
 
 

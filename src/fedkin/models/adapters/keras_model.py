@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.compute.steps import EPSILON
 from fedkin.errors import FedkinError
 from fedkin.models.adapters import Augmented, FitEffort, check_outputs
-from fedkin.steps import EPSILON
 from fedkin.task import Task
 from fedkin.task.discrepancy import discrepancy_of
 from fedkin.task.losses import loss_of

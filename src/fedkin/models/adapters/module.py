@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedkin.compute.steps import Rule
 from fedkin.errors import FedkinError
 from fedkin.models.adapters import Augmented, FitEffort, check_outputs
-from fedkin.steps import Rule
 from fedkin.task import Task
 from fedkin.task.discrepancy import discrepancy_of
 from fedkin.task.losses import loss_of

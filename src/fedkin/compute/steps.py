@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkin.compiled import script
+from fedkin.compute.compiled import script
 
 Optimiser = Literal["sgd", "adam", "adamw", "rmsprop"]
 EPSILON = 1e-8

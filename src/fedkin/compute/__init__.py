@@ -1,0 +1,1 @@
+"""What computing rests on: compiled functions, threads, devices, and the step rules of stacked clients."""
