@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ class Slot:
     shape: tuple[int, ...]
     start: int
 
-    @property
+    @cached_property
     def stop(self) -> int:
         return self.start + torch.Size(self.shape).numel()
 
@@ -91,17 +92,17 @@ class Layout:
         others = (tuple(map(name, group)) for group in (self.counters, self.norms, self.frozen))
         return Layout(parameters, buffers, *others)
 
-    @property
+    @cached_property
     def n_parameters(self) -> int:
         """P, the number of trainable numbers."""
         return self.parameters[-1].stop if self.parameters else 0
 
-    @property
+    @cached_property
     def width(self) -> int:
         """B, the length of a row."""
         return self.buffers[-1].stop if self.buffers else self.n_parameters
 
-    @property
+    @cached_property
     def slots(self) -> tuple[Slot, ...]:
         return self.parameters + self.buffers
 
@@ -122,12 +123,12 @@ class Layout:
                 chosen[slot.start : slot.stop] = True
         return chosen
 
-    @property
+    @cached_property
     def norm_columns(self) -> Tensor:
         """The columns of batch-norm weights, biases and running statistics, as a boolean (B,) mask."""
         return self.mask(self.norms)
 
-    @property
+    @cached_property
     def variance_columns(self) -> Tensor:
         """The columns of running variances, which must stay positive, as a boolean (B,) mask."""
         return self.mask(tuple(s.name for s in self.buffers if s.name.endswith("running_var") and s.name in self.norms))
