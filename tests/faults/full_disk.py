@@ -66,6 +66,17 @@ def expected() -> np.ndarray:
     return fedkin.train(federation(), "mlr", "fedu", "knn:1", **OPTIONS).rows
 
 
+@cache
+def other() -> Result:
+    return fedkin.train(federation(), "mlp:64", "fedu", "knn:2", **OPTIONS)
+
+
+def saved_over_another(folder: Path) -> None:
+    """In turn, so that the tensors of one never fit the JSON file of the other."""
+    there = (folder / "run").exists() and np.array_equal(fedkin.load(folder / "run").rows, trained().rows)
+    (other() if there else trained()).save(folder / "run")
+
+
 def graph(ending: str) -> Writer:
     def write(folder: Path) -> None:
         ClientGraph(np.ones((90, 90)) - np.eye(90)).save(folder / f"graph.{ending}")
@@ -185,6 +196,7 @@ WRITERS: dict[str, Writer] = {
         lambda f: (f / "page.html").read_text().rstrip().endswith("</html>") or 1 / 0,
     ),
     "result": Writer(lambda f: trained().save(f / "run"), lambda f: fedkin.load(f / "run")),
+    "result over another": Writer(saved_over_another, lambda f: fedkin.load(f / "run")),
     "export": Writer(lambda f: trained().export(f / "models"), exported),
     "run with a rows file": Writer(goes_on, lambda f: None, begins),
     "history.csv": Writer(with_history, lambda f: (f / "history.csv").read_text().startswith("round,") or 1 / 0),
@@ -310,7 +322,7 @@ def writers(folder: Path, name: str, how: str, shares: tuple[float, ...] = (0.0,
     """
     if how == "full" and not may_mount(folder):
         return 0, []
-    trained(), expected()
+    trained(), other(), expected()
     failed = []
     for share in shares:
         place = folder / f"{name}-{how}-{share}".replace(" ", "-")

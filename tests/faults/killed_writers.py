@@ -10,7 +10,7 @@ from pathlib import Path
 from .accidents import beside
 from .campaign import Outcome
 from .crash import CRASHED, Points, arm
-from .full_disk import WRITERS, Writer, expected, trained
+from .full_disk import WRITERS, Writer, expected, other, trained
 
 
 def stopped_at(folder: Path, writer: Writer, point: int) -> tuple[int, int]:
@@ -48,7 +48,7 @@ def after_a_kill(folder: Path, writer: Writer, point: int) -> str | None:
 
 def killed_writers(folder: Path, most: int, seed: int = 0) -> Outcome:
     """Each writer stopped at so many of its crash points, or at all of them."""
-    trained(), expected()
+    trained(), other(), expected()
     tried, failed = 0, []
     for name, writer in WRITERS.items():
         place = folder / name.replace(" ", "-")

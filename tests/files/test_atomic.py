@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedkin import files
 from fedkin.errors import FedkinError
@@ -99,6 +100,53 @@ def test_a_folder_is_filled_whole_or_not_at_all(tmp_path: Path) -> None:
         (fresh / "new").write_text("new")
     assert [file.name for file in path.iterdir()] == ["new"]
     assert [file.name for file in tmp_path.iterdir()] == ["cache"]
+
+
+KILLED_AT_A_RENAME = """
+import os, sys
+from pathlib import Path
+from fedkin.files import whole_folder, write_tensors
+import torch
+path, last, rename = Path(sys.argv[1]), int(sys.argv[2]), os.replace
+def replace(*names):
+    global last
+    last -= 1
+    os._exit(137) if last == 0 else rename(*names)
+os.replace = replace
+if path.suffix:
+    write_tensors(path, {"rows": torch.ones(3)}, {})
+else:
+    with whole_folder(path) as fresh:
+        (fresh / "new").write_text("new")
+"""
+
+
+def killed_at_a_rename(path: Path, number: int) -> None:
+    told = [sys.executable, "-c", KILLED_AT_A_RENAME, str(path), str(number)]
+    assert subprocess.run(told, check=False).returncode == 137
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_folder_is_there_after_a_kill_between_the_renames(number: int, tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    path.mkdir()
+    (path / "old").write_text("old")
+    killed_at_a_rename(path, number)
+    assert path.exists() == (number == 1)
+    with pytest.raises(ZeroDivisionError), files.whole_folder(path):
+        _ = 1 / 0
+    assert [file.name for file in path.iterdir()] == ["old"]
+
+
+@pytest.mark.parametrize(("number", "found"), [(1, 0.0), (2, 1.0)])
+def test_tensors_fit_their_json_after_a_kill_between_the_renames(number: int, found: float, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    files.write_tensors(path, {"rows": torch.zeros(3)}, {})
+    killed_at_a_rename(path, number)
+    assert torch.equal(files.read_tensors(path)[0]["rows"], torch.full((3,), found))
+    files.write_tensors(path, {"rows": torch.full((3,), 2.0)}, {})
+    assert torch.equal(files.read_tensors(path)[0]["rows"], torch.full((3,), 2.0))
+    assert {file.name for file in tmp_path.iterdir()} == {"a.json", "a.safetensors"}
 
 
 PLAIN = re.compile(r"\.write_(text|bytes)\(|\bopen\([^)]*[\"'][wax]b?\+?[\"']|np\.savez?|mkstemp|mkdtemp")

@@ -92,14 +92,14 @@ class Align:
 
     mu: float
     towards: Tensor
-    travels: Tensor
-    """1 for parameters that w counts, 0 for those that stay at home, (P,)."""
+    travels: Tensor | None
+    """1 for parameters that w counts, 0 for those that stay at home, (P,); None: all travel."""
 
     def add(self, slopes: Tensor, weights: Tensor) -> None:
-        weights = weights * self.travels
-        u, size = self.towards[: len(slopes)], weights.norm(dim=1, keepdim=True).clamp(min=1e-12)
-        along = (u * weights).sum(dim=1, keepdim=True) / size**2
-        slopes.sub_((u - along * weights) * (self.mu / size))
+        weights = weights if self.travels is None else weights * self.travels
+        u, size = self.towards[: len(slopes)], torch.linalg.vector_norm(weights, dim=1, keepdim=True).clamp(min=1e-12)
+        along = torch.linalg.vecdot(u, weights)[:, None] / size**2
+        slopes.addcmul_(u, -self.mu / size).addcmul_(weights, along * (self.mu / size))
 
     def of(self, place: np.ndarray) -> Align:
         return replace(self, towards=self.towards[place])
@@ -113,7 +113,8 @@ def train_aligned(shard: Shard, request: Request, rows: Tensor, counters: Tensor
     """SGD with a pull towards the directions of the collaborators' models."""
     given, nothing = request.per_client["towards"].to(rows.dtype), rows.new_zeros(shard.spec.layout.n_parameters)
     towards = widened(shard, request, given, nothing)
-    pull = Align(request.shared["lam"], towards, widened(shard, request, torch.ones_like(given[0]), nothing))
+    travels = widened(shard, request, torch.ones_like(given[0]), nothing)
+    pull = Align(request.shared["lam"], towards, None if travels.all() else travels)
     settings = Sgd(**request.shared["sgd"])
     trained, loss = train_rows(shard, request.ids, rows, settings, request.shared["round"], [pull], counters)
     return Trained(trained, loss)

@@ -19,6 +19,7 @@ import numpy as np
 from fedkin.errors import FedkinError
 from fedkin.files import whole, whole_folder, write_json
 from fedkin.files.archive import write_array
+from fedkin.files.atomic import bring_back
 
 
 def cache_folder() -> Path:
@@ -39,6 +40,7 @@ def version_of(files: Mapping[str, Path]) -> str:
 
 def read_meta(folder: Path) -> dict[str, Any] | None:
     """What was prepared in this cache folder, or None."""
+    bring_back(folder)
     try:
         return dict(json.loads((folder / "meta.json").read_text()))
     except (OSError, ValueError):
@@ -56,6 +58,7 @@ def write_cache(folder: Path, arrays: Mapping[str, np.ndarray], meta: Mapping[st
 
 def read_cache(folder: Path, names: list[str]) -> dict[str, np.ndarray]:
     """The arrays of a cache folder, mapped into memory (nothing is read before it is used)."""
+    bring_back(folder)
     try:
         return {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in names}
     except (OSError, ValueError, EOFError) as problem:

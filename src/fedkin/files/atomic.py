@@ -41,10 +41,12 @@ def whole(path: Path) -> Iterator[IO[bytes]]:
 def whole_folder(path: Path) -> Iterator[Path]:
     """A folder to fill that takes the place of `path` when the block ends well, and leaves no trace otherwise.
 
-    What was there goes first: a reader finds the old folder, for a moment none, or the new one.
+    What was there goes first: a reader finds the old folder, for a moment none, or the new one. If that moment is a
+    process's last, the next writer, or a reader that calls `bring_back`, finds the old one.
     """
     fresh, before = part_of(path), part_of(path.with_name(f"{path.name}.before"))
     path.parent.mkdir(parents=True, exist_ok=True)
+    bring_back(path)
     _drop_dead(path)
     _remove(fresh)
     try:
@@ -64,6 +66,14 @@ def whole_folder(path: Path) -> Iterator[Path]:
     finally:
         _remove(fresh)
         _remove(before)
+
+
+def bring_back(path: Path) -> None:
+    """If a writer was killed between taking the old folder away and putting the new one in place: the old one again."""
+    for left in abandoned(path.parent, f".{literal(path.name)}.before.*.part"):
+        with suppress(OSError):
+            if not path.exists():
+                os.replace(left, path)
 
 
 def write_atomic(path: Path, content: Bytes | Iterable[Bytes]) -> None:
@@ -139,15 +149,24 @@ def clean_up(folder: Path, owned: bool = True) -> None:
 
     Only the folder's owner may call this; others may with `owned=False`: what living processes of this machine write stays.
     """
-    for left in [*folder.rglob(".*.part")]:
-        writer = re.search(r"\.(\d+)\.part$", left.name)
-        if owned or (writer and not _alive(int(writer[1]))):
-            _remove(left)
+    for left in abandoned(folder, "**/.*.part", owned):
+        _remove(left)
+
+
+def abandoned(folder: Path, pattern: str, owned: bool = False) -> list[Path]:
+    """The temporary files of this pattern whose writers are dead; all of them, for the folder's owner."""
+    return [left for left in folder.glob(pattern) if owned or not _alive(writer_of(left))]
+
+
+def writer_of(temporary: Path) -> int:
+    """The process that writes under this temporary name; 0, which counts as alive, if it is not one of ours."""
+    found = re.search(r"\.(\d+)\.part$", temporary.name)
+    return int(found[1]) if found else 0
 
 
 def _drop_dead(path: Path) -> None:
     """Remove what killed processes of this machine left of this file."""
-    for left in path.parent.glob(f".{_literal(path.name)}.*.part"):
+    for left in path.parent.glob(f".{literal(path.name)}.*.part"):
         found = re.fullmatch(re.escape(f".{path.name}.") + r"(?:before\.)?(\d+)\.part", left.name)
         if found and not _alive(int(found[1])):
             _remove(left)
@@ -162,7 +181,8 @@ def _remove(left: Path) -> None:
             left.unlink()
 
 
-def _literal(name: str) -> str:
+def literal(name: str) -> str:
+    """A pattern that only this name fits."""
     return re.sub(r"([\[\]*?])", r"[\1]", name)
 
 

@@ -6,8 +6,10 @@ import hashlib
 import json
 import math
 import mmap
+import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,12 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, TypeAdapter
 from torch import Tensor
 
 from fedkin.errors import FedkinError
-from fedkin.files.atomic import Bytes, write_atomic
+from fedkin.files.atomic import Bytes, abandoned, literal, put_in_place, whole, write_atomic
+from fedkin.files.manifest import digest
 from fedkin.files.text import plain, read_json
 
 Write = Callable[[Path, Bytes | Iterable[Bytes]], None]
-"""How a file is written: `write_atomic`, or `Batch.write` for files that change together."""
+"""How a file is written that changes together with others: `FileBatch.write`."""
 
 PIECE = 2**26
 """Bytes of a tensor that are written at a time."""
@@ -36,12 +39,12 @@ def write_tensors(
     tensors: Mapping[str, Tensor],
     facts: Mapping[str, Any],
     after_piece: Callable[[], None] | None = None,
-    write: Write = write_atomic,
+    write: Write | None = None,
 ) -> None:
     """Tensors as safetensors, and beside them a JSON file with `facts` and the checksum that ties the two together.
 
     A tensor whose rows are all one row (FedAvg's global model seen K times) is stored once. Tensors are written piece by
-    piece, never gathered in memory; `after_piece` is called after each.
+    piece, never gathered in memory; `after_piece` is called after each. The JSON file takes its place first (see `settle`).
     """
     repeated = {name: len(t) for name, t in tensors.items() if t.ndim > 1 and len(t) > 1 and t.stride(0) == 0}
     compact = {name: (t[:1] if name in repeated else t).detach().contiguous() for name, t in tensors.items()}
@@ -54,9 +57,19 @@ def write_tensors(
             if after_piece is not None:
                 after_piece()
 
-    write(path, content())
-    found = {"sha256": checksum.hexdigest(), "repeated": repeated, **facts}
-    write(path.with_suffix(".json"), (json.dumps(plain(found), ensure_ascii=False) + "\n").encode())
+    def told() -> bytes:
+        found = {"sha256": checksum.hexdigest(), "repeated": repeated, **facts}
+        return (json.dumps(plain(found), ensure_ascii=False) + "\n").encode()
+
+    if write is not None:
+        write(path, content())
+        write(path.with_suffix(".json"), told())
+        return
+    with whole(path) as file:
+        file.writelines(content())
+        file.flush()
+        os.fsync(file.fileno())
+        write_atomic(path.with_suffix(".json"), told())
 
 
 def _safetensors(tensors: Mapping[str, Tensor]) -> Iterator[Bytes]:
@@ -106,6 +119,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     The tensors see the file through a private mapping: they are loaded when they are used, and writing to them leaves the
     file as it is.
     """
+    settle(path)
     facts = read_json(path.with_suffix(".json"))
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would block
@@ -133,6 +147,18 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         first = str(problem).strip().split("\n")[0]
         raise FedkinError(f"{path} is no file of tensors that fedkin wrote: {first}") from problem
     return tensors, facts
+
+
+def settle(path: Path, owned: bool = False) -> None:
+    """Finish what a killed writer had all but done: the JSON file is in place, its tensors wait under their temporary name.
+
+    The JSON file goes first (`FileBatch.commit`), and holds the checksum by which the tensors that belong to it are known.
+    Without this, a kill between the two renames would leave a new JSON file with the tensors of an earlier result.
+    """
+    for part in abandoned(path.parent, f".{literal(path.name)}.*.part", owned):
+        with suppress(FedkinError):  # a damaged JSON file is its reader's matter
+            if read_json(path.with_suffix(".json")).get("sha256") == digest(part):
+                put_in_place(part, path)
 
 
 def _tensors(memory: mmap.mmap) -> dict[str, Tensor]:

@@ -12,6 +12,8 @@ import tomli_w
 import fedkin
 from fedkin.errors import FedkinError
 from fedkin.files import FileBatch, Lock, Manifest, clean_up
+from fedkin.files.manifest import TENSORS
+from fedkin.files.tensors import settle
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelSpec
 from fedkin.result.frozen_file import write_frozen
@@ -30,9 +32,11 @@ class RunDirectory:
         self._lock: Lock | None = None
 
     def own(self) -> None:
-        """Become the one that writes here, and remove what a killed owner left half-written."""
+        """Become the one that writes here; what a killed owner left is finished where it was whole, or removed."""
         if self._lock is None:
             self._lock = Lock(self.path / ".lock", str(self.path))
+            for told in self.path.rglob("*.json"):
+                settle(told.with_suffix(TENSORS), owned=True)
             clean_up(self.path)
 
     def release(self) -> None:
