@@ -20,7 +20,7 @@ import pytest
         ("from fedkin import Federation, ClientGraph", ("torch", "sklearn", "pandas", "matplotlib", "pynndescent")),
         (
             "from typer.testing import CliRunner as R; from fedkin.cli import app; R().invoke(app, ['--help'])",
-            ("numpy",),
+            ("numpy", "torch", "pydantic", "importlib.metadata"),
         ),
     ],
 )

@@ -18,11 +18,12 @@ def described() -> Iterator[str]:
     names = {alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     for name in sorted(names):
         thing = getattr(fedkin, name)
+        old = "deprecated " if hasattr(thing, "__deprecated__") else ""
         if inspect.isclass(thing):
             own = sorted(key for key in vars(thing) if not key.startswith(("_", "model_")))
-            yield f"class {name}: {', '.join(own)}"
+            yield f"{old}class {name}: {', '.join(own)}"
         elif inspect.isroutine(thing):
-            yield f"def {name}({', '.join(inspect.signature(thing).parameters)})"
+            yield f"{old}def {name}({', '.join(inspect.signature(thing).parameters)})"
         else:
             yield f"module {name}"
 

@@ -12,8 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__version__ = "0.1.0"
-
 
 def _listed() -> dict[str, str]:
     """Public name → the module it is imported from."""
@@ -22,11 +20,23 @@ def _listed() -> dict[str, str]:
     return {alias.name: str(line.module) for line in imports for alias in line.names}
 
 
+def _version() -> str:
+    """As installed. Source that is only on the path, without an installation, has none."""
+    from importlib.metadata import PackageNotFoundError, version  # as costly as the rest of the import
+
+    try:
+        return version("fedkin")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
 _PUBLIC = _listed()
 __all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name not in _PUBLIC:
         raise AttributeError(f"module 'fedkin' has no attribute {name!r}")
     home = _PUBLIC[name]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from fedkin import __version__
+import fedkin
 from fedkin.commands import (
     algorithms,
     attack,
@@ -88,7 +88,7 @@ def about(
       fedkin algorithms fedprox                  a method and its parameters
     """
     if version:
-        print(f"fedkin {__version__}")
+        print(f"fedkin {fedkin.__version__}")
     elif context.invoked_subcommand is None:
         print(context.get_help())
 
