@@ -66,7 +66,7 @@ def auto(
     from fedkin.portfolio.auto import auto as find
 
     layers = [config.read_toml(given["file"]) if given["file"] else {}, flags.layer(**given)]
-    settings = config.settle(layers, config.parse_assignments(given["assign"] or []), default=("local",))
+    settings = config.settle(layers, flags.assignments(given), default=("local",))
     with working(f"loading {settings.data.name} …"):
         federation = settings.federation(settings.seeds[0])
     training = next(iter(settings.algorithms.values()))

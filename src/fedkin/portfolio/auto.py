@@ -16,7 +16,7 @@ from fedkin.errors import FedkinError, unknown
 from fedkin.federation import Federation
 from fedkin.federation.folds import folded, whole_training
 from fedkin.graphs.directed import peers_of
-from fedkin.local.sgd import Sgd
+from fedkin.local.sgd import Sgd, by_field
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.portfolio.kept import KeptMembers
 from fedkin.portfolio.members import WatchMembers
@@ -70,6 +70,7 @@ def auto(
     """
     if effort not in EFFORTS:
         raise unknown("effort", effort, EFFORTS)
+    options = by_field(options)
     training = {**TRAINING, **{key: value for key, value in options.items() if key in Sgd.model_fields}}
     chosen = make_options(
         rounds=rounds, seed=seed, **{key: value for key, value in options.items() if key not in Sgd.model_fields}

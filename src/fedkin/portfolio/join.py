@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from fedkin.algorithms.kin import kin_weights
 from fedkin.engines import connect
-from fedkin.errors import FedkinError
+from fedkin.errors import FedkinError, unknown
 from fedkin.federation import Federation
 from fedkin.federation.folds import folded, whole_training
 from fedkin.local.sgd import Sgd
@@ -32,8 +33,15 @@ PEERS = 200
 """At most this many models visit a newcomer."""
 
 
-def join(result: Result, federation: Federation, model: ModelLike | None = None, seed: int | None = None) -> Result:
-    """Models for newcomers, from a result of `fedkin.auto`.
+def join(
+    result: Result,
+    federation: Federation,
+    model: ModelLike | None = None,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Result:
+    """Models for newcomers, from a result of `fedkin.auto`; with `name`, for that client of the federation alone. The only
+    client of a federation may be given another name by it.
 
     Each scores the peers' models on its own training samples (A_new as Kin has it), begins from A_new·Ψ and from the
     common model, takes local steps on folds of its own samples, and combines the members with the federation's pooled
@@ -43,6 +51,8 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
     started = time.perf_counter()
     if "start_kin" not in result.extras:
         raise FedkinError(f"{result.title} has nothing for newcomers; join a result of fedkin.auto")
+    if name is not None:
+        federation = _the_one(federation, name)
     _check(result, federation)
     config = dict(result.config)
     named = config["model"]["name"] if model is None else model
@@ -89,6 +99,14 @@ def join(result: Result, federation: Federation, model: ModelLike | None = None,
             {"kin_of_peers": torch.from_numpy(kin), "start_kin": members[shorter][0]},
             {"title": "newcomers", "peers": result.names}, bool(config["algorithm"].get("distil")),
         )  # fmt: skip
+
+
+def _the_one(federation: Federation, name: str) -> Federation:
+    if name in federation.names:
+        return federation.take([federation.names.index(name)])
+    if len(federation) > 1:
+        raise unknown("newcomer", name, federation.names)
+    return replace(federation, names=(name,), public=None, graph=None)
 
 
 def _check(result: Result, federation: Federation) -> None:

@@ -194,6 +194,11 @@ class Result:
         return found
 
     @property
+    def privacy(self) -> Mapping[str, float]:
+        """The ε that every client has spent, by name; empty where the run was not private."""
+        return dict(zip(self.names, self.extras["epsilon"].tolist())) if "epsilon" in self.extras else {}
+
+    @property
     def learned_rounds(self) -> tuple[int, ...]:
         """The rounds whose learned graphs were kept: 1, 2, 4, 8, … and the last; none where the graph was given."""
         return tuple(self.extras["learned_rounds"].tolist()) if "learned_rounds" in self.extras else ()
@@ -252,11 +257,13 @@ class Result:
 
         return export(self, directory, format)
 
-    def join(self, federation: Federation, model: ModelLike | None = None, seed: int | None = None) -> Result:
+    def join(
+        self, federation: Federation, model: ModelLike | None = None, seed: int | None = None, name: str | None = None
+    ) -> Result:
         """Models for newcomers of a run of `fedkin.auto`, without a round of the others (see `fedkin.join`)."""
         from fedkin.portfolio.join import join
 
-        return join(self, federation, model, seed)
+        return join(self, federation, model, seed, name)
 
     def grown(self, joined: Result) -> Result:
         """This run with the newcomers that `join` gave models to among its clients, for those that come next."""
