@@ -85,6 +85,10 @@ def join(
         str | None, typer.Option("--client", help="column that names the client (default: as in the run)")
     ] = None,
     target: Annotated[str | None, typer.Option("--target", help="column to predict (default: as in the run)")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", help="seed of the newcomers' training (default: the run's)", show_default=False),
+    ] = None,
     add: Annotated[bool, typer.Option("--add", help="add them to the run, for those that come next")] = False,
     out: Out = None,
     json: flags.Json = None,
@@ -106,7 +110,7 @@ def join(
     result = load(run)
     newcomers = read_newcomers(result, csv, client, target)
     with working(f"finding models for {', '.join(newcomers.names)} …"):
-        joined = find(result, newcomers)
+        joined = find(result, newcomers, seed=seed)
     folder = out or new_folder(f"{Path(run).name}-newcomers")
     joined.save(folder)
     finish_auto(joined, folder, json)
