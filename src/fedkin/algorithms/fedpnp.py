@@ -21,6 +21,7 @@ from fedkin.couplings.plug import ITERATIVE, refuse_unknown
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.similarity import from_models
+from fedkin.local.schedules import SCHEDULES
 from fedkin.local.sgd import by_field
 from fedkin.privacy.settings import Level
 
@@ -103,8 +104,8 @@ class FedPnP(Algorithm):
     @classmethod
     def _whose_schedule(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Of every other method `schedule` is that of the rate; here, too, where it cannot be that of the strength."""
-        of_rate = isinstance(given.get("schedule"), str) and given["schedule"] not in STRENGTH_SCHEDULES
-        return by_field(given) if of_rate else given
+        kind = str(given.get("schedule")).partition(":")[0]
+        return by_field(given) if kind in {*SCHEDULES} - {*STRENGTH_SCHEDULES} else given
 
     @model_validator(mode="before")
     @classmethod
