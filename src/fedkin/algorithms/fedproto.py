@@ -107,4 +107,4 @@ def train_towards(shard: Shard, request: Request, rows: Tensor, counters: Tensor
     centres = prototypes.nan_to_num()
     personal[:, head.weight.start : head.weight.stop] = 2 * centres.reshape(-1)
     personal[:, head.biases] = torch.where(known, -centres.square().sum(dim=1), -1e4)
-    return Trained(trained, loss, personal=personal, extra=told)
+    return Trained(trained, loss, personal=personal, rebuilt=True, extra=told)
