@@ -150,7 +150,7 @@ def states(cells: Sequence[Cell], checked: Sequence[Cell]) -> str:
     if own:
         parts.append(f"A random sample of {len(own)} of these, methods and federations as evenly as they go, was computed again at "
                      f"{', '.join(sorted({told['commit'] for told in own}))}: {len(own) - len(other)} agree (same rate; held-out loss and test mean to a "
-                     f"ten-thousandth).")  # fmt: skip
+                     f"thousandth).")  # fmt: skip
         if other:
             parts.append("Not: " + "; ".join(difference(told) for told in other) + ".")
     return " ".join(parts)
