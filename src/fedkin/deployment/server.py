@@ -38,7 +38,7 @@ from fedkin.models import ModelSpec
 from fedkin.models.frozen import frozen_hash
 from fedkin.portfolio.auto import combined, refuse_unfit
 from fedkin.portfolio.contender import Auto
-from fedkin.portfolio.search import EFFORTS
+from fedkin.portfolio.effort import EFFORTS
 from fedkin.reports.wording import duration
 from fedkin.result import Result
 from fedkin.result.combined import Parts

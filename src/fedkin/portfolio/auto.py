@@ -18,10 +18,11 @@ from fedkin.federation.folds import folded, whole_training
 from fedkin.graphs.directed import peers_of
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelLike, ModelSpec
+from fedkin.portfolio.effort import EFFORTS
 from fedkin.portfolio.kept import KeptMembers
 from fedkin.portfolio.members import WatchMembers
 from fedkin.portfolio.outcome import outcome
-from fedkin.portfolio.search import EFFORTS, MemberSearch
+from fedkin.portfolio.search import MemberSearch
 from fedkin.result import Result
 from fedkin.result.stored import read_config
 from fedkin.roster import Roster
@@ -161,6 +162,7 @@ def combined(
                 "temperatures": dict(zip(members, prior.temperatures.tolist())),
                 "mean_gain": prior.gain,
                 "left_out": list(found.left_out),
+                "training": {name: dict(how) for name, how in found.ways.items()},
                 "effort": effort,
             },
             distil,

@@ -19,9 +19,10 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.transfer import TRANSFER, in_pieces
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.models.frozen import freeze, with_frozen
+from fedkin.portfolio.effort import EFFORTS
 from fedkin.portfolio.kept import KeptMembers
 from fedkin.portfolio.outcome import outcome
-from fedkin.portfolio.search import EFFORTS, MemberSearch
+from fedkin.portfolio.search import MemberSearch
 from fedkin.portfolio.together import Folds
 from fedkin.portfolio.weights import Prior, Told, weigh
 from fedkin.result import Result
