@@ -23,6 +23,7 @@ from fedkin.models import ModelLike, ModelSpec
 from fedkin.models.frozen import carrying, freeze
 from fedkin.models.memory import with_memory
 from fedkin.notebook import html_table
+from fedkin.result.blended import BLENDS, Blends
 from fedkin.result.combined import CombinedModels, Parts
 from fedkin.result.estimators_file import ESTIMATORS_FILE, SavedEstimators, estimators_to_bytes
 from fedkin.result.frozen_file import FROZEN_HASH, read_frozen, write_frozen
@@ -295,7 +296,8 @@ class Result:
                 batch.write(out / "graph.npz", self.graph.to_bytes())
             self.history.save(out / "history.jsonl", batch)
             networks = isinstance(self.models, Models | CombinedModels)
-            if not networks and (fitted := estimators_to_bytes(self.models)):
+            estimators = self.models.fitted if isinstance(self.models, Blends) else self.models
+            if not networks and (fitted := estimators_to_bytes(estimators)):
                 batch.write(out / ESTIMATORS_FILE, fitted)
             write_frozen(out, getattr(self.models, "spec", None), batch)
             write_tensors(out / "result.safetensors", tensors, facts, after_piece, batch.write)
@@ -368,7 +370,9 @@ def _assembled(
     extras = {name.removeprefix("extra/"): value for name, value in tensors.items() if name.startswith("extra/")}
     parts = Parts.read(extras, len(names))
     models: Mapping[str, Any] = SavedEstimators(out, names)
-    if parts is not None:
+    if BLENDS in extras:
+        models = Blends(names, models, extras[BLENDS], tensors["sizes"].numpy(), len(task.classes))
+    elif parts is not None:
         models = CombinedModels(names, parts, spec, task.mixes_chances)
     elif "models" in tensors:
         models = Models(names, tensors["models"], tensors["counters"], spec)
