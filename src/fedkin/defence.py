@@ -28,6 +28,7 @@ RULES: dict[str, tuple[Callable[..., RobustRule], float | None, tuple[float, flo
     "clip": (clipping, 1.0, (0, np.inf)),
     "trimmed": (lambda share: replacing(partial(aggregation.trimmed_mean, share=share)), 0.25, (0, 0.5)),
     "median": (lambda: replacing(aggregation.median), None, (0, 0)),
+    "winsor": (lambda factor: replacing(partial(aggregation.winsorised, factor=factor)), 5.0, (0, np.inf)),
     "krum": (lambda share: replacing(partial(aggregation.krum, share=share)), 0.25, (0, 0.5)),
     "bulyan": (lambda share: replacing(partial(aggregation.bulyan, share=share)), 0.25, (0, 0.5)),
     "geometric-median": (lambda: replacing(aggregation.geometric_median), None, (0, 0)),

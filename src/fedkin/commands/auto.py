@@ -128,8 +128,8 @@ class Members:
     def of(cls, settings: Mapping[str, Any]) -> Members:
         """With an estimate by effort, rounds and steps; other efforts are refused elsewhere."""
         from fedkin.portfolio.auto import TRAINING
+        from fedkin.portfolio.effort import EFFORTS
         from fedkin.portfolio.progress import Done
-        from fedkin.portfolio.search import EFFORTS
 
         effort = EFFORTS.get(str(settings.get("effort")))
         length = int(settings.get("rounds") or 30), int(settings.get("steps") or TRAINING["steps"])

@@ -88,7 +88,7 @@ def is_wild(shard: Shard, ids: np.ndarray, rows: Tensor, trained: Trained) -> np
     if trained.personal is not None:
         wild |= ~trained.personal.isfinite().all(dim=1).cpu().numpy()
     wild |= _beyond(shard, ids, start, trained.rows, trained.loss > beyond(shard) / 2)
-    if trained.personal is not None:
+    if trained.personal is not None and not trained.rebuilt:
         far = trained.personal.norm(dim=1) > FARTHER * trained.rows.norm(dim=1)
         wild |= _beyond(shard, ids, trained.rows, trained.personal, far)
     return wild

@@ -166,6 +166,8 @@ class Trained:
     """Mean training loss, (k,)."""
     personal: Tensor | None = None
     """The client's own model, (k, B), where it is not the trained row (Ditto, pFedMe)."""
+    rebuilt: bool = False
+    """Whether that model was put together from the trained row, not trained: then it cannot have gone astray."""
     start: Tensor | None = None
     """Where training began, (k, B), where that is not the received row (IFCA)."""
     keep: dict[str, Tensor] = field(default_factory=dict)
