@@ -63,7 +63,7 @@ def _measured_rows(measured: Measured, column: str) -> Iterator[tuple[int, str, 
             yield place, row, what.title
 
 
-NAMES: dict[Panel, dict[When, str]] = {
+CURVES: dict[Panel, dict[When, str]] = {
     "metric": {"pre": "pre", "post": "post"},
     "global": {"pre": "global_pre", "post": "global_post"},
     "loss": {"post": "loss"},
@@ -79,7 +79,7 @@ def _curves(measured: Measured, row: str, column: str, name: str) -> list[Any]:
 
 def _has(measured: Measured, column: str, what: Panel) -> bool:
     """Whether there is something to draw; what is not a curve has been asked for already."""
-    names = NAMES[what].values()
+    names = CURVES[what].values()
     return what == "metric" or any(
         _curves(measured, row, column, name) for row in measured.table.rows for name in names
     )
@@ -91,11 +91,11 @@ def _rounds(panel: Axes, measured: Measured, column: str, what: Panel) -> None:
     rows = list(_measured_rows(measured, column))
     methods = {row: measured.table.rows[row].algorithm for _, row, _ in rows}
     for place, row, title in rows:
-        moments = [moment for moment in MOMENTS if moment[0] in NAMES[what]]
+        moments = [moment for moment in MOMENTS if moment[0] in CURVES[what]]
         if what != "loss" and "fedavgft" in methods.values() and methods[row] in ("fedavg", "fedavgft"):
             moments = moments[:1] if methods[row] == "fedavg" else moments[1:]  # one run, drawn once
         for when, style in moments:
-            curves = _curves(measured, row, column, NAMES[what][when])
+            curves = _curves(measured, row, column, CURVES[what][when])
             if curves:
                 mean = np.mean([curve["mean"] for curve in curves], axis=0) * factor
                 label = title if when == moments[-1][0] else None
