@@ -27,6 +27,7 @@ from fedkin.errors import FedkinError, unknown
 SCALES = ("smoke", "desk", "paper")
 When = Literal["pre", "post"]
 Tested = Literal["pre", "post", "either"]
+Panel = Literal["metric", "global", "loss"]
 Entries = dict[str, Any]
 """Settings by name; of several layers the last one that names a setting counts."""
 
@@ -48,6 +49,8 @@ class TableColumn(Strict):
     """Arguments of functions (figures that are no training runs)."""
     labels: Entries = {}
     """Which rows of a whole figure's function belong to this column."""
+    level: float | None = None
+    """The accuracy (or MSE) by which the statistic `rounds_to` tells how many rounds a method takes there."""
     caution: str | None = None
     """Why no measured number of this column can be compared with the published one."""
 
@@ -116,6 +119,9 @@ class Drawing(Strict):
     kind: Literal["rounds", "bars", "rows", "lines", "matrix"] = "bars"
     x: str = ""
     y: str = ""
+    panels: list[Panel] = ["metric"]
+    """What curves over rounds are drawn of, each in panels of its own: the metric on clients' own test samples, that on all
+    clients' test samples (with `global_test`), the training loss."""
     log_x: bool = False
     log_y: bool = False
 
