@@ -190,15 +190,16 @@ class Algorithm(Sgd):
         replies = self.train(state, clients, cohort, setting)
         state = self.logged(state, replies)
         if len(replies):
-            state = self.couple(self.defended(state, clients, setting, replies.ids), replies, setting)
+            if self.robust is not None or setting.privacy is not None:
+                state = self.defended(state, clients, setting, replies.ids)
+            state = self.couple(state, replies, setting)
             state = self.follow_up(state, replies, clients, setting)
-            state = self.exposed(state, replies.ids)
+            if "heard" in state.arrays:
+                state = self.exposed(state, replies.ids)
         return replace(state, round=state.round + 1, defence=None, coupling=None)
 
     def exposed(self, state: State, ids: np.ndarray) -> State:
         """Follow, in private runs, how many trainings of client j can have reached client i: "heard" (K, K)."""
-        if "heard" not in state.arrays:
-            return state
         heard = state.arrays["heard"].clone()
         heard[ids, ids] += 1
         return state.with_arrays(heard=passed_on(heard, state.coupling if self.along_edges else None))
@@ -214,9 +215,10 @@ class Algorithm(Sgd):
 
     def logged(self, state: State, replies: Replies) -> State:
         """The state with a new log of the round: the mean training loss, and who failed."""
-        told = len(replies) and "epsilon" not in replies.arrays  # a loss on private samples is not
-        loss = float(replies["loss"].double().mean()) if told else None
-        state = replace(state, log={"train_loss": loss}, changed=None).with_account(replies)
+        private = "epsilon" in replies.arrays  # then the loss is not told
+        loss = float(replies["loss"].double().mean()) if len(replies) and not private else None
+        state = replace(state, log={"train_loss": loss}, changed=None)
+        state = state.with_account(replies) if private else state
         return state.with_log(failed=dict(replies.failed)) if replies.failed else state
 
     def finished(self, state: State) -> bool:

@@ -134,7 +134,10 @@ NOT_FINITE = "sent NaN or infinity"
 
 def n_bytes(values: Mapping[str, Any] | None) -> int:
     """Bytes of the tensors among `values`."""
-    return sum(v.numel() * v.element_size() for v in (values or {}).values() if isinstance(v, torch.Tensor))
+    total = 0
+    for value in (values or {}).values():
+        total += value.nbytes if isinstance(value, torch.Tensor) else 0
+    return total
 
 
 def carried(graph: ClientGraph, receivers: np.ndarray, senders: np.ndarray) -> np.ndarray:
@@ -158,15 +161,11 @@ def needs_graph(task: str, graph: ClientGraph | None) -> ClientGraph:
     return graph
 
 
-def settled(
-    task: str, names: Sequence[str], ids: np.ndarray, arrays: Mapping[str, Tensor], failed: Mapping[str, str]
-) -> Replies:
-    """The replies of those who answered well. If a task fails on every client, the fault is not theirs."""
-    if failed and not len(ids):
-        name, reason = next(iter(failed.items()))
-        reason = reason.removeprefix(f"task {task!r} failed: ")
-        raise EveryoneFailed(f"task {task!r} failed on every client, first on {name!r}: {reason}", failed)
-    return set_aside(names, ids, arrays, failed)
+def everyone_failed(task: str, failed: Mapping[str, str]) -> EveryoneFailed:
+    """If a task fails on every client, the fault is not theirs."""
+    name, reason = next(iter(failed.items()))
+    reason = reason.removeprefix(f"task {task!r} failed: ")
+    return EveryoneFailed(f"task {task!r} failed on every client, first on {name!r}: {reason}", failed)
 
 
 def set_aside(
@@ -181,12 +180,11 @@ def set_aside(
             for position in np.flatnonzero(~finite & good):
                 reasons[names[ids[position]]] = f"{NOT_FINITE} in {key!r}; its training diverged"
             good &= finite
-    return only(Replies(ids, dict(arrays), reasons), good)
+    replies = Replies(ids, dict(arrays), reasons)
+    return replies if good.all() else only(replies, good)
 
 
 def only(replies: Replies, kept: np.ndarray) -> Replies:
     """The replies of some of those who answered: `kept` (k,) bool."""
-    if kept.all():
-        return replies
     keep = torch.as_tensor(np.flatnonzero(kept))
     return replace(replies, ids=replies.ids[kept], arrays={k: v[keep] for k, v in replies.arrays.items()})

@@ -55,8 +55,8 @@ def test_the_numbers_are_those_of_training_twice(monkeypatch: pytest.MonkeyPatch
 )
 def test_how_often_clients_train(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], trainings: int) -> None:
     calls = []
-    train = tasks.train_rows
-    monkeypatch.setattr(tasks, "train_rows", lambda *args, **more: calls.append(1) or train(*args, **more))
+    train = tasks.train_chunks
+    monkeypatch.setattr(tasks, "train_chunks", lambda *args, **more: calls.append(1) or train(*args, **more))
     run("fedavg", **options)
     assert len(calls) == trainings  # six rounds and the last look ahead; with other clients each look is of its own
 

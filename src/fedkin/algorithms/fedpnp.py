@@ -14,9 +14,10 @@ from torch import Tensor
 
 from fedkin.algorithm import Algorithm, Deploys, LocalWork, Setting, State, mix, place
 from fedkin.clients import Replies
-from fedkin.couplings import Average, Coupling, GraphFilter, graph_denoiser, schedules, total_variation
+from fedkin.couplings import Average, Coupling, GraphFilter, graph_denoiser, schedules
 from fedkin.couplings.denoisers import Response, Strength, find_denoiser
 from fedkin.couplings.filters import Fidelity
+from fedkin.couplings.laplacian import total_variations
 from fedkin.couplings.plug import ITERATIVE, refuse_unknown
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
@@ -174,27 +175,27 @@ class FedPnP(Algorithm):
             return schedules.checked_schedule(self.schedule)(t)
         if self.tau is not None:
             return self.tau if self.schedule == "constant" else schedules.increasing_rank(self.tau, self.delta)(t)
-        final = (self.beta,) if self.beta2 is None else (self.beta, self.beta2)
-        if self.schedule == "constant":
-            nu = list(final)
-        else:
-            eta = schedules.fall_within(rounds / 2, self.beta, self.nu0) if self.eta is None else self.eta
-            nu = [schedules.decreasing(b, self.nu0, eta)(t) for b in final]
-        return nu[0] if len(nu) == 1 else (nu[0], nu[1])
+        nu, nu2 = self.beta, self.beta2
+        if self.schedule != "constant":
+            eta = schedules.fall_within(rounds / 2, nu, self.nu0) if self.eta is None else self.eta
+            nu = schedules.decreasing(nu, self.nu0, eta)(t)
+            nu2 = None if nu2 is None else schedules.decreasing(nu2, self.nu0, eta)(t)
+        return nu if nu2 is None else (nu, nu2)
 
     def private(self, setting: Setting) -> tuple[str, ...]:
-        return _running_statistics(setting) if self.bn_buffers == "local" else ()
+        return setting.spec.layout.running if self.bn_buffers == "local" else ()
 
     def local(self, state: State, ids: np.ndarray, setting: Setting) -> LocalWork:
         return LocalWork(shared={"mu": self.mu})
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
         layout, strength = setting.spec.layout, self.strength(state.round + 1, setting.rounds)
-        running = layout.mask(_running_statistics(setting))
+        running = layout.running_columns
         filtered = None if self.bn_buffers == "filter" or not running.any() else ~running
         trained = place(state.rows, replies, filtered)
-        state = self._relearned(state, trained[:, : layout.n_parameters], setting)
-        graph = self._linked(state, setting)
+        graph = setting.needs_graph(self.name)
+        if self.graph_every:
+            state, graph = self._relearned(state, graph, trained[:, : layout.n_parameters], setting)
         step = _server_step if isinstance(self.denoiser, Hashable) else _server_step.__wrapped__
         coupling, spectrum = step(
             graph, self.denoiser, strength, tuple(setting.sizes.tolist()), self.fidelity, self.factor2
@@ -205,27 +206,23 @@ class FedPnP(Algorithm):
             layout.keep_positive(rows, trained)
         elif self.bn_buffers == "average":
             rows[:, running] = Average(setting.sizes, replies.ids).apply(trained[:, running])
-        state = state.with_log(strength=strength, **spectrum)
-        if not state.watched:
-            return state
-        n = layout.n_parameters
-        return state.with_log(
-            total_variation=total_variation(rows[:, :n], graph),
-            total_variation_trained=total_variation(trained[:, :n], graph),
-        )
+        log: dict[str, Any] = {"strength": strength, **spectrum}
+        if state.watched:
+            n = layout.n_parameters
+            now, before = total_variations(graph, rows[:, :n], trained[:, :n])
+            log |= {"total_variation": now, "total_variation_trained": before}
+        return state.with_log(**log)
 
-    def _relearned(self, state: State, models: Tensor, setting: Setting) -> State:
-        """Every `graph_every` rounds: with the graph of the trained models (K, P)."""
-        if not self.graph_every or (state.round + 1) % self.graph_every:
-            return state
-        learned = from_models(models.double().cpu().numpy(), setting.names)
-        return state.with_arrays(learned_graph=torch.from_numpy(learned.adjacency.toarray()))
-
-    def _linked(self, state: State, setting: Setting) -> ClientGraph:
-        """The graph of the round: the one given, or the last that was learned."""
+    def _relearned(
+        self, state: State, given: ClientGraph, models: Tensor, setting: Setting
+    ) -> tuple[State, ClientGraph]:
+        """The graph of the round: every `graph_every` rounds that of the trained models (K, P), else the last one."""
+        if (state.round + 1) % (self.graph_every or 1) == 0:
+            learned = from_models(models.double().cpu().numpy(), setting.names)
+            return state.with_arrays(learned_graph=torch.from_numpy(learned.adjacency.toarray())), learned
         if "learned_graph" not in state.arrays:
-            return setting.needs_graph(self.name)
-        return ClientGraph(state.arrays["learned_graph"].cpu().numpy(), setting.names)
+            return state, given
+        return state, ClientGraph(state.arrays["learned_graph"].cpu().numpy(), setting.names)
 
     def exposed(self, state: State, ids: np.ndarray) -> State:
         """All models decide on a learned graph: everyone hears of everyone."""
@@ -251,9 +248,3 @@ def _server_step(
 
 def _keeps_modes(denoiser: str | Response) -> bool:
     return denoiser != ITERATIVE and find_denoiser(denoiser).rank
-
-
-def _running_statistics(setting: Setting) -> tuple[str, ...]:
-    """The names of batch norm's running means and variances."""
-    layout = setting.spec.layout
-    return tuple(slot.name for slot in layout.buffers if slot.name in layout.norms)

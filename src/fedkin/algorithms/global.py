@@ -16,10 +16,10 @@ from fedkin.clients import Replies
 from fedkin.errors import FedkinError
 from fedkin.local.batches import Plan, plan_batches
 from fedkin.local.noise import Noise
-from fedkin.local.sgd import Sgd, descend
+from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task
-from fedkin.local.training import Moments, seeded
+from fedkin.local.training import Chunk, Moments, seeded
 
 
 class Global(Algorithm):
@@ -66,23 +66,24 @@ def pooled_training(shard: Shard, request: Request, rows: Tensor, counters: Tens
     plan = pooled_plan(shard, ids, settings, shared["round"], rows.dtype)
     row, count, losses = rows[:1].clone(), counters[:1], rows.new_zeros(1)
 
-    samples, rate = shard.train, settings.rate(shared["round"])
-    rule = settings.rule(rate, row[:, : shard.spec.layout.n_parameters])
+    rate, first = settings.rate(shared["round"]), np.zeros(1, dtype=np.int64)
+    moments: dict[str, Tensor] = {}
     kept = Moments(shard, ids, "pool") if settings.moments == "keep" else None
     word = np.array([shard.streams.integer("pool", shared["round"])], dtype=np.uint64)
 
     def work(_: None) -> None:
         with shard.kernel() as kernel, seeded(shard, word[0]):
             kernel.noise = Noise(word) if shard.choice.dropout else None
-            losses[:] = descend(kernel, row, samples, plan, settings.terms(), rule, rate, count)
+            remembered = None if kept is None else kept.read
+            chunk = Chunk(shard, kernel, settings, rate, first, row, count, word, lambda purpose: plan, remembered)
+            losses[:] = chunk.descend()
             kernel.noise = None
+            if kept is not None:
+                moments.update(chunk.rules[""].state)
 
-    if kept is not None:
-        for moment, value in kept.read("").items():
-            rule.state[moment].copy_(value[:1])
     shard.each(work, [None])
     if kept is not None:
-        for moment, value in rule.state.items():
+        for moment, value in moments.items():
             shard.moments[kept.key("", moment)] = value.expand(len(ids), *value.shape[1:])
     counters[:] = count
     return Trained(row.expand(len(ids), -1), losses.expand(len(ids)))

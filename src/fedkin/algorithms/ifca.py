@@ -17,7 +17,7 @@ from fedkin.couplings.clustering import in_order, rand_index
 from fedkin.couplings.clusters import ClusterPropagation, handed_back
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
-from fedkin.local.tasks import Request, Trained, client_task, composed, training_task
+from fedkin.local.tasks import Request, Trained, client_task, composed, staying, training_task
 from fedkin.local.training import evaluate_rows, train_rows
 
 
@@ -152,7 +152,8 @@ def best_model(shard: Shard, request: Request) -> tuple[Tensor, Tensor]:
     The first of equals; a model is tried with what the client keeps private in its place.
     """
     models, ids = request.shared["models"], request.ids
-    whole = torch.stack([composed(shard, request, model.expand(len(ids), -1)) for model in models])
+    stays = staying(shard, request)
+    whole = torch.stack([composed(shard, request, model.expand(len(ids), -1), stays) for model in models])
     losses = [evaluate_rows(shard, ids, rows, "train")["loss"] for rows in whole]
     choice = torch.stack(losses).nan_to_num(nan=torch.inf).argmin(dim=0)
     return choice, whole[choice, torch.arange(len(ids))]

@@ -32,7 +32,7 @@ class Placement:
 
     def here(self) -> AbstractContextManager[Any]:
         """Inside of it torch makes tensors on the device."""
-        return nullcontext() if self.on_host else torch.device(self.device)
+        return nullcontext() if self.device == "cpu" else torch.device(self.device)
 
     def mixed(self) -> AbstractContextManager[Any]:
         """Inside of it products and convolutions are computed in bfloat16, where that is the precision."""

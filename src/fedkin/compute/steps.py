@@ -158,11 +158,8 @@ class Rule:
         """γ; it may change from step to step."""
         self.state = state
         """Moments by name, first axis the clients."""
-
-    @property
-    def plain(self) -> bool:
+        self.plain = name == "sgd" and not state
         """Whether a step is w ← w − γg and nothing else."""
-        return self.name == "sgd" and not self.state
 
     @property
     def moments(self) -> list[Tensor]:

@@ -46,7 +46,7 @@ class Denoiser:
                 f"denoiser {self.name!r}: the rank τ must be a whole number from 1 to {clients} (the clients), "
                 f"not {strength!r}"
             )
-        if not all(np.isfinite(number) and number >= 0 for number in numbers):
+        if not (np.isfinite(numbers) & (np.asarray(numbers) >= 0)).all():
             raise FedkinError(f"denoiser {self.name!r}: strength must be finite and not negative, not {strength!r}")
 
     def evaluate(self, lambdas: np.ndarray, strength: Strength) -> np.ndarray:

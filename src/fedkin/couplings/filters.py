@@ -70,6 +70,11 @@ class GraphFilter(Coupling):
             beta1, beta2 = self.denoiser.penalty(strength)
             self.strength = (2 * beta1, 2 * beta2)
         self.zeta = shares(sizes, graph)
+        self._uniform = bool(np.ptp(self.zeta) == 0)
+        weighted, penalty, rank = fidelity == "size_weighted", self.denoiser.penalty is not None, self.denoiser.rank
+        self._penalised, self._projects = weighted and penalty, weighted and rank
+        """Whether it is solved as (Z + β₁L + β₂L²)⁻¹Z, or projects on modes."""
+        self._divides = fidelity == "row_normalised" or (weighted and not penalty and not rank)
         self._dense = self.clients <= DENSE_LIMIT
         self._typed: dict[torch.dtype, torch.Tensor] = {}
         if not (self.denoiser.penalty or self.denoiser.rank):  # a function we do not know: try it before any training
@@ -112,25 +117,7 @@ class GraphFilter(Coupling):
     def __repr__(self) -> str:
         return f"GraphFilter({self.denoiser.name}, strength={self.strength}, {self.fidelity}, {self.clients} clients)"
 
-    # ---- which formula -----------------------------------------------------------------------------------------------
-
-    @property
-    def _uniform(self) -> bool:
-        return bool(np.ptp(self.zeta) == 0)
-
-    @property
-    def _penalised(self) -> bool:
-        """Solved as (Z + β₁L + β₂L²)⁻¹Z."""
-        return self.denoiser.penalty is not None and self.fidelity == "size_weighted"
-
-    @property
-    def _projects(self) -> bool:
-        return self.denoiser.rank and self.fidelity == "size_weighted"
-
-    @property
-    def _divides(self) -> bool:
-        other = self.denoiser.penalty is None and not self.denoiser.rank
-        return self.fidelity == "row_normalised" or (self.fidelity == "size_weighted" and other)
+    # ---- formulas ----------------------------------------------------------------------------------------------------
 
     @cached_property
     def _denominator(self) -> np.ndarray:

@@ -140,12 +140,19 @@ def total_variation(rows: torch.Tensor, graph: ClientGraph) -> float:
     >>> total_variation(torch.tensor([[0.0], [2.0]]), ClientGraph([[0, 1], [1, 0]]))
     4.0
     """
-    # Subtracting the mean row changes nothing (L·1 = 0) and saves digits when clients nearly agree.
-    laplacian, mean = ClientMatrix(graph.laplacian()), rows.mean(dim=0)
-    total = 0.0
-    width = max(16, 2**17 // max(1, len(rows)))  # blocks that stay in the cache
-    with one_thread(len(rows) < 20_000):
-        for at in range(0, rows.shape[1], width):
-            centred = rows[:, at : at + width] - mean[at : at + width]
-            total += float(torch.dot(centred.view(-1), laplacian.times(centred).view(-1)))
-    return max(total, 0.0)  # in this order NaN stays NaN
+    return total_variations(graph, rows)[0]
+
+
+def total_variations(graph: ClientGraph, *several: torch.Tensor) -> list[float]:
+    """The total variation of each of several rows (K, B)."""
+    laplacian, found = ClientMatrix(graph.laplacian()), []
+    width = max(16, 2**17 // max(1, len(graph)))  # blocks that stay in the cache
+    with one_thread(len(graph) < 20_000):
+        for rows in several:
+            # Subtracting the mean row changes nothing (L·1 = 0) and saves digits when clients nearly agree.
+            total, mean = 0.0, rows.mean(dim=0)
+            for at in range(0, rows.shape[1], width):
+                centred = rows[:, at : at + width] - mean[at : at + width]
+                total += float(torch.dot(centred.view(-1), laplacian.times(centred).view(-1)))
+            found.append(max(total, 0.0))  # in this order NaN stays NaN
+    return found

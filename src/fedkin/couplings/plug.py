@@ -42,9 +42,8 @@ def graph_denoiser(
     GraphFilter(heat, strength=0.1, size_weighted, 2 clients)
     """
     if denoiser != ITERATIVE:
-        if isinstance(denoiser, str):
-            refuse_unknown(denoiser)
-        return GraphFilter(graph, denoiser, strength, sizes, fidelity, factor2)
+        known = denoisers.find_denoiser(denoiser, also=(ITERATIVE,))
+        return GraphFilter(graph, known, strength, sizes, fidelity, factor2)
     if isinstance(strength, tuple) or factor2:
         raise FedkinError("graph total variation has one strength and no factor2")
     if fidelity not in ("size_weighted", "none"):

@@ -8,12 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
 
-from fedkin.clients import Replies, Traffic, check_rows, needs_graph, settled
+from fedkin.clients import Replies, Traffic, check_rows, everyone_failed, needs_graph, set_aside
 from fedkin.engines.host import Answer
 from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph
@@ -65,10 +66,16 @@ class Asking(ABC):
     ) -> Replies:
         request = Request(ids, dict(per_client or {}), dict(shared or {}))
         check_rows(task, request)
-        answer = self._reminded(lambda: self._answer_to(task, request))
+        if self.restarted:
+            self._replay()
+        answer = self._answer_to(task, request)
+        if answer.forgot:
+            answer = self._reminded(answer, partial(self._answer_to, task, request))
         if bill and not self._reminding:
             self.traffic.add(request, answer.ids, answer.arrays)
-        return settled(task, self.names, answer.ids, answer.arrays, answer.failed)
+        if answer.failed and not len(answer.ids):
+            raise everyone_failed(task, answer.failed)
+        return set_aside(self.names, answer.ids, answer.arrays, answer.failed)
 
     def link(self, graph: ClientGraph) -> None:
         if self.graph is not None:
@@ -87,37 +94,40 @@ class Asking(ABC):
     ) -> Replies:
         writers = ids if senders is None else senders
         graph, request = needs_graph(task, self.graph), Request(ids, {}, dict(shared or {}))
-        answer = self._reminded(lambda: self._exchange(letter, task, request, graph, padded, writers))
+        if self.restarted:
+            self._replay()
+        question = partial(self._exchange, letter, task, request, graph, padded, writers)
+        answer = question()
+        if answer.forgot:
+            answer = self._reminded(answer, question)
         if bill and not self._reminding:
             self.traffic.add_letters(answer.letters, answer.letter_bytes)
-        replies = settled(task, self.names, answer.ids, answer.arrays, answer.failed)
+        if answer.failed and not len(answer.ids):
+            raise everyone_failed(task, answer.failed)
+        replies = set_aside(self.names, answer.ids, answer.arrays, answer.failed)
         return replace(replies, letters=answer.letters)
 
     def remember(self, recipe: Callable[[], Any]) -> None:
         self._recipe = recipe
 
-    def _reminded(self, question: Callable[[], AnswerT]) -> AnswerT:
-        """Put a question; where a host forgot its objects, replay the recipe, unbilled, and put it to all again."""
-        if self._recipe is None or self._reminding:
-            answer = question()
-            never = dict.fromkeys(answer.forgot, "says that it forgot what nobody told it")
-            return replace(answer, failed={**answer.failed, **never}) if never else answer
-        if self.restarted:
-            self._replay(self._recipe)
-        answer = question()
-        if not answer.forgot:
-            return answer
-        self._replay(self._recipe)
-        answer = question()
-        again = (
-            "forgot what it was told right after it was told again; its host loses it: let it run the same fedkin as the "
-            "others and keep its state folder between messages"
-        )
-        return replace(answer, failed={**answer.failed, **dict.fromkeys(answer.forgot, again)})
+    def _reminded(self, answer: AnswerT, question: Callable[[], AnswerT]) -> AnswerT:
+        """A host forgot its objects: the recipe is replayed, and the question put to all again."""
+        why = "says that it forgot what nobody told it"
+        if self._recipe is not None and not self._reminding:
+            self._replay()
+            answer, why = (
+                question(),
+                "forgot what it was told right after it was told again; its host loses it: let it run the same fedkin as "
+                "the others and keep its state folder between messages",
+            )
+        return replace(answer, failed={**answer.failed, **dict.fromkeys(answer.forgot, why)})
 
-    def _replay(self, recipe: Callable[[], Any]) -> None:
+    def _replay(self) -> None:
+        """Tell the clients again what they are to hold, unbilled; not while that is being done."""
+        if self._recipe is None or self._reminding:
+            return
         self.restarted, self._reminding = False, True
         try:
-            recipe()
+            self._recipe()
         finally:
             self._reminding = False

@@ -38,6 +38,8 @@ class Host:
 
     def __init__(self, federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None = None) -> None:
         self.placement = spec.placement
+        self.afar = None if spec.placement.on_host else spec.placement.device
+        """The device that questions are brought to, where it is not this processor."""
         with self.placement.here():
             self.shard = Shard(federation, spec, streams, workers)
         self.names = federation.names
@@ -45,10 +47,9 @@ class Host:
     def answer(self, task: str, request: Request) -> Answer:
         """Do the task. If it breaks, it is done again client by client, so that those who fail are named."""
         function = find_task(task)
-        if not self.placement.on_host:
-            here = self.placement.device
-            per_client, shared = on_device(request.per_client, here), on_device(request.shared, here)
-            mail = request.mail and replace(request.mail, letters=request.mail.letters.to(here))
+        if self.afar is not None:
+            per_client, shared = on_device(request.per_client, self.afar), on_device(request.shared, self.afar)
+            mail = request.mail and replace(request.mail, letters=request.mail.letters.to(self.afar))
             request = replace(request, per_client=per_client, shared=shared, mail=mail)
         try:
             with self.placement.here():

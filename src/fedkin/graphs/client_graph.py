@@ -85,10 +85,14 @@ class ClientGraph:
         )
 
     def __hash__(self) -> int:
-        return hash(self.fingerprint())
+        return hash(self._fingerprint)
 
     def fingerprint(self) -> str:
         """A short hash of names and weights: a resumed run must see the same graph."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         digest = hashlib.blake2b("\x1f".join(self.names).encode(), digest_size=8)
         for part in (self.adjacency.indptr, self.adjacency.indices, self.adjacency.data):
             digest.update(part.tobytes())

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from fedkin.local.shard import Shard
     from fedkin.local.tasks import Request, Trained
 
+ASIDE = ("commit", "evaluate", "disclose")
+"""What a question asks besides training; what is trained does not depend on it."""
+
 REMEMBERED_BYTES = 2**28
 """Trained rows of more bytes than this are not remembered."""
 
@@ -49,7 +52,10 @@ def recall(shard: Shard, task: str, request: Request) -> tuple[Trained, Tensor] 
     last = _SEEN.pop(shard, None)
     if last is None or request.mail is not None or last.task != task:
         return None
-    asked = [{"ids": r.ids, **r.per_client, **r.shared} for r in (last.request, request)]
+    asked = [
+        {"ids": r.ids, **r.per_client, **{k: v for k, v in r.shared.items() if k not in ASIDE}}
+        for r in (last.request, request)
+    ]
     now = _state(shard)
     untouched = now.keys() == last.state.keys() and all(
         now[name][0] is tensor and now[name][1] == version for name, (tensor, version) in last.state.items()

@@ -75,6 +75,8 @@ class Samples:
         else:
             self.x = torch.as_tensor(split.x, dtype=self.dtype, device=self.device)
             self.affine = Affine.of(Rescaling(), self.shape, self.device)
+        self.flat = self.affine.flat
+        """`affine` for inputs in one line."""
 
     def inputs(self, index: Tensor) -> Tensor:
         """The inputs of rows `index`, (*index.shape, *input shape)."""
@@ -126,7 +128,7 @@ class Samples:
     def pieces(self, plan: Plan) -> Iterator[Piece]:
         """All steps at once, or one after the other where each has to be read."""
         if self.stored is None:
-            yield Piece(self.x.flatten(1), self.y, plan.index, plan.weight, plan.steps.tolist(), self.affine.flat)
+            yield Piece(self.x.flatten(1), self.y, plan.index, plan.weight, plan.steps.tolist(), self.flat)
             return
         plain = Affine.of(Rescaling(), self.shape, self.device)
         for x, y, weight, _ in self.batches(plan):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 from fedkin.errors import FedkinError, unknown
 
@@ -38,6 +39,7 @@ SCHEDULES: dict[str, Callable[..., RateSchedule]] = {
 }
 
 
+@lru_cache(maxsize=64)
 def schedule(text: str) -> RateSchedule:
     """The factor as a function of the round.
 

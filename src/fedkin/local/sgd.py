@@ -1,24 +1,16 @@
-"""Stacked local training: all clients of a chunk take each step together, by a list of gradient terms and one step rule.
-
-Client k's gradient is g = ∇f_k(w), changed in turn by clipping, weight decay λw and the terms of a method — a proximal pull
-μ(w − a_k), a constant shift s_k (see `fedkin.local.terms`) — and its weights move by the rule (see `fedkin.compute.steps`).
-"""
+"""The settings of local training: its rate, its batches, its step rule, and what it makes of a gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from fedkin.compute.steps import Optimiser, Rule, step_rule
-from fedkin.local.batches import Plan
-from fedkin.local.kernels import Kernel
-from fedkin.local.samples import Samples
 from fedkin.local.schedules import RateSchedule, schedule
-from fedkin.local.terms import Clip, Decay, Term, affine
+from fedkin.local.terms import Clip, Decay, Term
 from fedkin.privacy.settings import Planned, Privacy
 
 
@@ -101,59 +93,3 @@ class Sgd(BaseModel):
     def rule(self, rate: float, like: Tensor) -> Rule:
         """The step rule for clients with weights like these, (k, P)."""
         return step_rule(self.optimiser, like, rate, self.momentum, self.weight_decay)
-
-
-@runtime_checkable
-class Fusing(Protocol):
-    """A kernel that can take all steps itself, where they are w ← shrink·w − rate·∇f(w) + push."""
-
-    fuses: bool
-
-    def descend(
-        self, rows: Tensor, samples: Samples, plan: Plan, rate: float, shrink: float, push: Tensor | None
-    ) -> Tensor:
-        """Each client's steps, in place; return the sums of its losses, (k,)."""
-
-
-@runtime_checkable
-class FusingRules(Protocol):
-    """A kernel that can take all steps of any rule itself, down ∇f(w) + (1 − shrink)·w − push."""
-
-    def descend_by_rule(
-        self, rows: Tensor, samples: Samples, plan: Plan, rule: Rule, shrink: float, push: Tensor | None
-    ) -> Tensor:
-        """Each client's steps, in place; return the sums of its losses, (k,)."""
-
-
-def descend(
-    kernel: Kernel,
-    rows: Tensor,
-    samples: Samples,
-    plan: Plan,
-    terms: Sequence[Term],
-    rule: Rule,
-    rate: float,
-    counters: Tensor | None = None,
-) -> Tensor:
-    """Train a chunk of clients in place; return each client's mean training loss over its steps, shape (k,).
-
-    rows (k, B), sorted so that clients with more steps come first.
-    """
-    weights = rows[:, : kernel.layout.n_parameters]
-    steps = torch.as_tensor(plan.steps).clamp(min=1).to(rows.dtype)
-    if isinstance(kernel, Fusing) and kernel.fuses and plan.changes is None:
-        together = affine(terms, rate if rule.plain else 1.0)
-        if together is not None and rule.plain:  # all terms in one pass over the weights
-            return kernel.descend(rows, samples, plan, rate, *together) / steps
-        if together is not None and isinstance(kernel, FusingRules):
-            return kernel.descend_by_rule(rows, samples, plan, rule, *together) / steps
-    slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
-    total = rows.new_zeros(len(rows))
-    for batch in samples.batches(plan):
-        active = batch.active
-        w, g, counted = weights[:active], slopes[:active], None if counters is None else counters[:active]
-        total[:active] += kernel.gradient(rows[:active], batch, g, counted)
-        for term in terms:
-            term.add(g, w)
-        rule.step(w, g)
-    return total / steps

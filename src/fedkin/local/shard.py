@@ -72,9 +72,7 @@ class Shard:
         """The host's own ledger of private training, which the server side can neither choose nor reset."""
         self.ledgers: dict[str | None, Ledger] = {}
         """Where the host has none: ledgers by the file that the run names."""
-        self._kernels: SimpleQueue[Kernel] = SimpleQueue()
-        for _ in range(self.workers):
-            self._kernels.put(self.choice.make())
+        self._make_kernels()
         self._pool: ThreadPoolExecutor | None = None
 
     def __len__(self) -> int:
@@ -83,9 +81,8 @@ class Shard:
     def with_model(self, spec: ModelSpec) -> Shard:
         """The same clients, samples and private state, seen with another model."""
         twin = copy(self)
-        twin.spec, twin.choice, twin._kernels, twin.made = spec, choose_kernel(spec, self.task), SimpleQueue(), {}
-        for _ in range(self.workers):
-            twin._kernels.put(twin.choice.make())
+        twin.spec, twin.choice, twin.made = spec, choose_kernel(spec, self.task), {}
+        twin._make_kernels()
         twin._pool = self._threads()
         return twin
 
@@ -104,6 +101,15 @@ class Shard:
         elif name in self.unset:
             self.store[name][self.unset.pop(name)] = default()
         return self.store[name]
+
+    def _make_kernels(self) -> None:
+        """One for every worker."""
+        made = [self.choice.make() for _ in range(self.workers)]
+        self.together = made[0].chunk
+        """How many clients are best worked on at once."""
+        self._kernels: SimpleQueue[Kernel] = SimpleQueue()
+        for kernel in made:
+            self._kernels.put(kernel)
 
     @contextmanager
     def kernel(self) -> Iterator[Kernel]:

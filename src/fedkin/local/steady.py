@@ -37,10 +37,17 @@ def steadily(function: Train, shard: Shard, request: Request, rows: Tensor, coun
     """What `function` trains from `rows` (k, B), at rates at which it is not wild; `counters` move on in place."""
     settings = request.shared.get("sgd", {})
     limit = 0 if settings.get("privacy") or request.mail is not None else settings.get("halvings", 0)
-    known = shard.store.get("halvings") if limit else None
-    halved = np.zeros(len(rows), dtype=np.int64) if known is None else known[request.ids].cpu().numpy().copy()
+    halved = np.zeros(len(rows), dtype=np.int64)
+    if limit and "halvings" in shard.store:
+        halved = shard.store["halvings"][request.ids].cpu().numpy().copy()
     before = counters.clone()
-    trained = at_rates(function, shard, request, rows, counters, halved)
+    shard.moments.clear()
+    if halved.any():
+        trained = at_rates(function, shard, request, rows, counters, halved)
+    else:
+        trained = function(shard, request, rows, counters)
+    if shard.moments:
+        trained = replace(trained, keep={**trained.keep, **shard.moments})
     for _ in range(limit):
         wild = np.flatnonzero(is_wild(shard, request.ids, rows, trained) & (halved < limit))
         if not len(wild):
@@ -69,6 +76,7 @@ def at_rates(
         parts[int(times)] = place, replace(found, keep={**found.keep, **shard.moments})
         if not everyone:
             counters[place] = own
+    shard.moments.clear()
     return as_one_training(parts, len(rows))
 
 
@@ -87,27 +95,23 @@ def is_wild(shard: Shard, ids: np.ndarray, rows: Tensor, trained: Trained) -> np
     wild = ~(trained.rows.isfinite().all(dim=1) & trained.loss.isfinite()).cpu().numpy()
     if trained.personal is not None:
         wild |= ~trained.personal.isfinite().all(dim=1).cpu().numpy()
-    wild |= _beyond(shard, ids, start, trained.rows, trained.loss > beyond(shard) / 2)
+    layout = shard.spec.layout
+    times = BEYOND if layout.width == layout.n_parameters else BEYOND_WITH_STATISTICS
+    some = np.flatnonzero((trained.loss > times / 2).cpu().numpy())
+    if len(some):
+        wild[some] |= _beyond(times, shard, ids[some], start[some], trained.rows[some])
     if trained.personal is not None and not trained.rebuilt:
-        far = trained.personal.norm(dim=1) > FARTHER * trained.rows.norm(dim=1)
-        wild |= _beyond(shard, ids, trained.rows, trained.personal, far)
+        some = np.flatnonzero((trained.personal.norm(dim=1) > FARTHER * trained.rows.norm(dim=1)).cpu().numpy())
+        if len(some):
+            wild[some] |= _beyond(times, shard, ids[some], trained.rows[some], trained.personal[some])
     return wild
 
 
-def beyond(shard: Shard) -> float:
-    """How many times the loss of a network of zeros is too much for the shard's model."""
-    layout = shard.spec.layout
-    return BEYOND if layout.width == layout.n_parameters else BEYOND_WITH_STATISTICS
-
-
-def _beyond(shard: Shard, ids: np.ndarray, before: Tensor, after: Tensor, suspect: Tensor) -> np.ndarray:
-    """Of the suspects (k,): whose loss after is above the one before and far above that of a network of zeros."""
-    found, some = np.zeros(len(ids), dtype=bool), np.flatnonzero(suspect.cpu().numpy())
-    if len(some):
-        three = torch.zeros_like(after[some]), before[some], after[some]
-        zeros, first, last = (evaluate_rows(shard, ids[some], rows, "train")["loss"] for rows in three)
-        found[some] = ((zeros > 0) & (last > first) & (last > beyond(shard) * zeros)).cpu().numpy()
-    return found
+def _beyond(times: float, shard: Shard, ids: np.ndarray, before: Tensor, after: Tensor) -> np.ndarray:
+    """Whose loss (k,) after is above the one before and so many times that of a network of zeros."""
+    three = torch.zeros_like(after), before, after
+    zeros, first, last = (evaluate_rows(shard, ids, rows, "train")["loss"] for rows in three)
+    return ((zeros > 0) & (last > first) & (last > times * zeros)).cpu().numpy()
 
 
 def as_one_training(parts: Mapping[Any, tuple[np.ndarray, Trained]], count: int) -> Trained:

@@ -7,9 +7,9 @@ private columns, private counters, evaluation after training, and leaving no tra
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
 
@@ -26,7 +26,7 @@ from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.steady import steadily
 from fedkin.local.terms import Pull, Shift, Term
-from fedkin.local.training import evaluate_rows, train_rows
+from fedkin.local.training import Chunk, evaluate_rows, train_chunks
 from fedkin.privacy.noise import spend
 
 
@@ -41,6 +41,11 @@ class Request:
     """What every asked client gets alike: numbers, text, tensors."""
     mail: Mail | None = None
     """What the asked clients' neighbours wrote to them, in an exchange."""
+
+    @cached_property
+    def sgd(self) -> Sgd:
+        """The settings of local training, for tasks that train."""
+        return Sgd(**self.shared["sgd"])
 
     def only(self, position: int) -> Request:
         """The same question to one of the clients alone."""
@@ -97,31 +102,28 @@ def home_columns(shard: Shard, request: Request) -> Tensor | None:
 
 def staying(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Private state → its columns, (B,) masks: what the method keeps private, and what the run keeps at home."""
+    if not request.shared.get("private") and not request.shared.get("home"):
+        return {}
     found = {"private": private_columns(shard, request), "home": home_columns(shard, request)}
     return {name: columns for name, columns in found.items() if columns is not None}
 
 
-def travelling(shard: Shard, request: Request) -> Tensor:
-    """The columns that clients and server exchange, as a boolean (B,) mask."""
+def travelling(shard: Shard, stays: Mapping[str, Tensor]) -> Tensor:
+    """The columns that clients and server exchange, as a boolean (B,) mask: those that are not `staying`."""
     travels = torch.ones(shard.spec.layout.width, dtype=torch.bool)
-    for columns in staying(shard, request).values():
+    for columns in stays.values():
         travels &= ~columns
     return travels
 
 
-def compose_rows(shard: Shard, request: Request) -> Tensor:
-    """The full rows (k, B) of the asked clients: received columns, and private ones from the client's own store."""
-    return composed(shard, request, request.per_client["rows"])
-
-
-def composed(shard: Shard, request: Request, received: Tensor) -> Tensor:
-    """Received columns (k, …) of a request's clients as full rows (k, B), with each client's own private columns."""
-    received, stays = received.to(shard.spec.dtype), staying(shard, request)
+def composed(shard: Shard, request: Request, received: Tensor, stays: Mapping[str, Tensor]) -> Tensor:
+    """Received columns (k, …) of a request's clients as full rows (k, B), with each client's own columns that are `staying`."""
+    received = received.to(shard.spec.dtype)
     if not stays:
         return received
     rows = torch.zeros((len(request.ids), shard.spec.layout.width), dtype=shard.spec.dtype)
     if received.shape[1]:
-        rows[:, travelling(shard, request)] = received
+        rows[:, travelling(shard, stays)] = received
     for name, columns in stays.items():
         initial = partial(_initial, shard, columns)
         rows[:, columns] = shard.private(name, initial)[request.ids]
@@ -176,9 +178,6 @@ class Trained:
     """More for the server: name → (k, …)."""
 
 
-ASIDE = ("commit", "evaluate", "disclose")
-"""What a question asks besides training."""
-
 TrainingTask = Callable[[Shard, Request, Tensor, Tensor], Trained]
 
 
@@ -191,37 +190,42 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
       commit     False: leave the client's private state as it was (the run looks ahead to evaluate *post*);
       evaluate   parts ("validation", "test") to evaluate the client's model on after training;
       disclose   True: give back the client's whole model as "model" (to save it where it was asked for).
-    The function itself does not see the last three: what it trains is the same whatever else is asked.
+    What the function trains must not depend on the last three (`ahead.ASIDE`).
     The reply holds "rows" (shared columns), "loss", "moved" = ‖Δ parameters‖ and what `evaluate` and `extra` add.
     """
 
     def register(function: TrainingTask) -> TrainingTask:
         def task(shard: Shard, request: Request) -> dict[str, Tensor]:
-            rows = compose_rows(shard, request)
+            shared, stays = request.shared, staying(shard, request)
+            rows = composed(shard, request, request.per_client["rows"], stays)
             counters = shard.private("counters", shard.spec.initial_counters)[request.ids].clone()
-            question = replace(request, shared={k: v for k, v in request.shared.items() if k not in ASIDE})
-            known = ahead.recall(shard, name, question)
+            known = ahead.recall(shard, name, request)
             if known is None:
-                trained = steadily(function, shard, question, rows, counters)
+                trained = steadily(function, shard, request, rows, counters)
             else:
                 trained, counters = known
             n = shard.spec.layout.n_parameters
             way = trained.rows - (rows if trained.start is None else trained.start)
             reply = {"loss": trained.loss, "moved": way[:, :n].norm(dim=1).double(), **trained.extra}
-            reply |= _account(shard, request)
+            if shared.get("sgd", {}).get("privacy"):
+                reply |= _account(shard, request)
             model = trained.rows if trained.personal is None else trained.personal
-            reply |= _evaluated(shard, request.ids, model, request.shared.get("evaluate", []))
-            if request.shared.get("disclose"):
+            if parts := shared.get("evaluate"):
+                reply |= _evaluated(shard, request.ids, model, parts)
+            if shared.get("disclose"):
                 reply["model"] = model
                 reply["counters"] = counters
-            stays = staying(shard, request)
-            if request.shared.get("commit", True):
-                own = {"counters": counters, **trained.keep}
-                own |= {name: trained.rows[:, columns] for name, columns in stays.items()}
-                _commit(shard, request.ids, own, sound=_finite(trained.rows, *own.values()))
+            if shared.get("commit", True):
+                own = dict(trained.keep)
+                if counters.shape[1]:
+                    own["counters"] = counters
+                for which, columns in stays.items():
+                    own[which] = trained.rows[:, columns]
+                if own:
+                    _commit(shard, request.ids, own, sound=_finite(trained.rows, *own.values()))
             else:
-                ahead.remember(shard, name, question, trained, counters)
-            reply["rows"] = trained.rows[:, travelling(shard, request)] if stays else trained.rows
+                ahead.remember(shard, name, request, trained, counters)
+            reply["rows"] = trained.rows[:, travelling(shard, stays)] if stays else trained.rows
             return reply
 
         TASKS[name] = task
@@ -232,11 +236,11 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
 
 def _account(shard: Shard, request: Request) -> dict[str, Tensor]:
     """After private training of samples: what was spent. The mean loss on samples is nobody's business then."""
-    settings = Sgd(**request.shared["sgd"]) if "sgd" in request.shared else None
-    if settings is None or settings.privacy is None or settings.privacy.level != "sample":
+    privacy = request.sgd.privacy
+    if privacy is None or privacy.level != "sample":
         return {}
     loss = torch.zeros(len(request.ids), dtype=shard.spec.dtype)
-    return {"loss": loss, **Account(shard, request.ids, settings, settings.privacy).told()}
+    return {"loss": loss, **Account(shard, request.ids, request.sgd, privacy).told()}
 
 
 def _finite(*values: Tensor) -> np.ndarray:
@@ -266,14 +270,14 @@ def train_task(shard: Shard, request: Request, rows: Tensor, counters: Tensor) -
     if "shift" in per_client:
         nothing = rows.new_zeros((1, shard.spec.layout.n_parameters))
         terms.append(Shift(widened(shard, request, per_client["shift"], nothing)))
-    trained, loss = train_rows(shard, request.ids, rows, Sgd(**shared["sgd"]), shared["round"], terms, counters)
-    return Trained(trained, loss)
+    work = partial(Chunk.descend, terms=terms)
+    return Trained(*train_chunks(shard, request.ids, rows, request.sgd, shared["round"], work, counters))
 
 
 @client_task("evaluate")
 def evaluate_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Evaluate rows as received; shared: parts, private, disclose."""
-    rows = compose_rows(shard, request)
+    rows = composed(shard, request, request.per_client["rows"], staying(shard, request))
     reply = _evaluated(shard, request.ids, rows, request.shared["parts"])
     if request.shared.get("disclose"):
         reply["model"] = rows
@@ -327,7 +331,7 @@ def statistics_task(shard: Shard, request: Request) -> dict[str, Tensor]:
 @client_task("ledger")
 def ledger_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """What clients have spent on private training, as ε (k,), and the rounds that are left (k,); shared: sgd."""
-    settings = Sgd(**request.shared["sgd"])
+    settings = request.sgd
     assert settings.privacy is not None
     return Account(shard, request.ids, settings, settings.privacy).told()
 

@@ -1,8 +1,14 @@
-"""Local training and evaluation of a shard's clients."""
+"""Local training and evaluation of a shard's clients.
+
+Training is stacked: all clients of a chunk take each step together, by a list of gradient terms and one step rule. Client k's
+gradient is g = ∇f_k(w), changed in turn by clipping, weight decay λw and the terms of a method — a proximal pull μ(w − a_k), a
+constant shift s_k (see `fedkin.local.terms`) — and its weights move by the rule (see `fedkin.compute.steps`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from threading import Lock
@@ -15,13 +21,13 @@ from torch import Tensor
 from fedkin.compute.steps import Rule
 from fedkin.local.batches import Batch, Plan, count_steps, plan_batches
 from fedkin.local.forecasts import forecast_errors, forecast_names
-from fedkin.local.kernels import Kernel
+from fedkin.local.kernels import Fusing, FusingRules, Kernel
 from fedkin.local.noise import Noise
 from fedkin.local.private import PrivateTraining
 from fedkin.local.samples import Samples
-from fedkin.local.sgd import Sgd, descend
+from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
-from fedkin.local.terms import Term
+from fedkin.local.terms import Term, affine
 from fedkin.task.judging import distinct, may_lack, per_sample, valued
 from fedkin.task.losses import loss_of
 
@@ -48,8 +54,8 @@ class Chunk:
     """One random word per client, for random numbers of the method's own."""
     plan: Callable[[str], Plan]
     """The plan of batches drawn for a purpose."""
-    kept: Callable[[str], dict[str, Tensor]] = lambda name: {}
-    """What a step rule of this name remembers of earlier rounds; empty where it starts anew."""
+    kept: Callable[[str], dict[str, Tensor]] | None = None
+    """What a step rule of this name remembers of earlier rounds; None where it starts anew."""
     rules: dict[str, Rule] = field(default_factory=dict)
     """The step rules in use, by name: what they remember may be kept."""
 
@@ -75,10 +81,37 @@ class Chunk:
     def rule(self, name: str = "", like: Tensor | None = None) -> Rule:
         """The step rule of the settings for weights like these, (k, P); each name has moments of its own."""
         rule = self.settings.rule(self.rate, self.weights if like is None else like)
-        for key, value in self.kept(name).items():
-            rule.state[key].copy_(value[self.place])
+        if self.kept is not None:
+            for key, value in self.kept(name).items():
+                rule.state[key].copy_(value[self.place])
         self.rules[name] = rule
         return rule
+
+    def descend(self, terms: Sequence[Term] = ()) -> Tensor:
+        """Take all steps, the rows in place; return each client's mean training loss over its steps, (k,).
+
+        `terms` are what a method adds to the gradient, with one row for each of the clients asked.
+        """
+        kernel, rows, samples = self.kernel, self.rows, self.shard.train
+        plan, rule = self.plan("batches"), self.rule()
+        terms = [*self.settings.terms(), *[term.of(self.place) for term in terms]]
+        steps = torch.as_tensor(plan.steps).clamp(min=1).to(rows.dtype)
+        if isinstance(kernel, Fusing) and kernel.fuses and plan.changes is None:
+            together = affine(terms, self.rate if rule.plain else 1.0)
+            if together is not None and rule.plain:  # all terms in one pass over the weights
+                return kernel.descend(rows, samples, plan, self.rate, *together) / steps
+            if together is not None and isinstance(kernel, FusingRules):
+                return kernel.descend_by_rule(rows, samples, plan, rule, *together) / steps
+        weights, total = self.weights, rows.new_zeros(len(rows))
+        slopes = torch.empty_like(weights, memory_format=torch.contiguous_format)
+        for batch in samples.batches(plan):
+            active = batch.active
+            w, g, counted = weights[:active], slopes[:active], None if self.counters is None else self.counters[:active]
+            total[:active] += kernel.gradient(rows[:active], batch, g, counted)
+            for term in terms:
+                term.add(g, w)
+            rule.step(w, g)
+        return total / steps
 
     def replay(self) -> Callable[[], None]:
         """A function that takes random draws back to where they are now: the next gradient sees the same dropout."""
@@ -123,7 +156,9 @@ def train_chunks(
     words = shard.streams.words(purpose, round, keys)
     steps = count_steps(sizes, settings.batch_size, settings.epochs, settings.steps)
     moments = Moments(shard, ids, f"{purpose} {label}".strip()) if settings.moments == "keep" else None
-    private = private_training(shard, ids, settings, round, f"{purpose} {label}")
+    private = None
+    if settings.privacy is not None and settings.privacy.level == "sample":
+        private = PrivateTraining(shard, ids, settings, settings.privacy, round, f"{purpose} {label}")
     drawn_masks = shard.streams.words(f"{purpose} dropout", round, keys) if shard.choice.dropout else None
 
     def do(place: np.ndarray) -> None:
@@ -143,7 +178,7 @@ def train_chunks(
         with shard.kernel() as plain, seeded(shard, words[place[0]]):
             kernel: Kernel = plain if private is None else private.kernel(place)
             how = shard, kernel, settings, settings.rate(round), place, own, own_counters, words[place], plan
-            chunk = Chunk(*how) if moments is None else Chunk(*how, moments.read)
+            chunk = Chunk(*how, None if moments is None else moments.read)
             kernel.noise = None if drawn_masks is None else Noise(drawn_masks[place])
             losses[pick] = work(chunk)
             kernel.noise = None
@@ -154,9 +189,7 @@ def train_chunks(
         if counters is not None and own_counters is not None:
             counters[pick] = own_counters
 
-    with shard.kernel() as first:
-        size = first.chunk
-    shard.each(do, shard.chunks(ids, steps, size))
+    shard.each(do, shard.chunks(ids, steps, shard.together))
     return rows, losses
 
 
@@ -171,24 +204,12 @@ def train_rows(
     purpose: str = "batches",
     label: str = "",
 ) -> tuple[Tensor, Tensor]:
-    """Train clients `ids` from `rows` (k, B) with `descend`; return the trained rows (k, B) and mean losses (k,).
+    """Train clients `ids` from `rows` (k, B) with `Chunk.descend`; return the trained rows (k, B) and mean losses (k,).
 
     `terms` are what a method adds to the gradient, with one row per asked client.
     """
-
-    def work(chunk: Chunk) -> Tensor:
-        samples, plan = shard.train, chunk.plan("batches")
-        all_terms = [*settings.terms(), *(term.of(chunk.place) for term in terms)]
-        return descend(chunk.kernel, chunk.rows, samples, plan, all_terms, chunk.rule(), chunk.rate, chunk.counters)
-
+    work = partial(Chunk.descend, terms=terms)
     return train_chunks(shard, ids, rows, settings, round, work, counters, purpose, label)
-
-
-def private_training(shard: Shard, ids: np.ndarray, settings: Sgd, round: int, purpose: str) -> PrivateTraining | None:
-    """The private training that the settings ask for, paid for; None where samples are not protected."""
-    if settings.privacy is None or settings.privacy.level != "sample":
-        return None
-    return PrivateTraining(shard, ids, settings, settings.privacy, round, purpose)
 
 
 class Moments:
@@ -219,20 +240,16 @@ class Moments:
                 whole[chunk.place] = value
 
 
-class seeded:
+def seeded(shard: Shard, word: np.uint64) -> AbstractContextManager[None]:
     """Models that draw random numbers take them from the client's own stream; the global state is put back."""
+    return _drawing(int(word) >> 1) if shard.choice.stochastic else nullcontext()
 
-    def __init__(self, shard: Shard, word: np.uint64) -> None:
-        self.fork = torch.random.fork_rng(devices=[], enabled=shard.choice.stochastic)
-        self.seed = int(word) >> 1 if shard.choice.stochastic else None
 
-    def __enter__(self) -> None:
-        self.fork.__enter__()
-        if self.seed is not None:
-            torch.manual_seed(self.seed)
-
-    def __exit__(self, *problem: object) -> None:
-        self.fork.__exit__(*problem)  # type: ignore[arg-type]
+@contextmanager
+def _drawing(seed: int) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def slabs(index: Tensor, samples: Samples) -> Sequence[Tensor]:
@@ -285,9 +302,8 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
         for name, value in ({} if forecast is None else forecast_errors(forecast, outputs, targets, real)).items():
             answer[name][pick] = value.double()
 
-    with shard.kernel() as kernel:
-        per_client = max(1, int(sizes.max(initial=1)) * max(1, samples.numbers))
-        size = max(1, min(kernel.chunk, limit // per_client))
+    per_client = max(1, int(sizes.max(initial=1)) * max(1, samples.numbers))
+    size = max(1, min(shard.together, limit // per_client))
     if samples.count:
         shard.each(work, shard.chunks(ids, sizes, size))
     return {**answer, "count": torch.as_tensor(sizes.copy())}

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedkin.local.samples import Samples
 from fedkin.local.shard import Shard
-from fedkin.local.tasks import Request, client_task, compose_rows, staying
+from fedkin.local.tasks import Request, client_task, composed, staying
 from fedkin.task.losses import loss_of
 
 TRANSFER = f"{__name__}:transfer"
@@ -70,11 +70,12 @@ def judged_losses(losses: Tensor) -> tuple[Tensor, Tensor]:
 def tried_models(shard: Shard, request: Request) -> Tensor:
     """The models to try with all their columns, (k, M, B)."""
     models = request.per_client["models"].to(shard.spec.dtype)
-    if not staying(shard, request):
+    stays = staying(shard, request)
+    if not stays:
         return models
     count = models.shape[1]
-    asked = Request(np.repeat(request.ids, count), {"rows": models.flatten(0, 1)}, request.shared)
-    return compose_rows(shard, asked).view(len(models), count, -1)
+    asked = Request(np.repeat(request.ids, count), shared=request.shared)
+    return composed(shard, asked, models.flatten(0, 1), stays).view(len(models), count, -1)
 
 
 def in_pieces(count: int, bytes_each: int, limit: int = 2**28) -> list[np.ndarray]:

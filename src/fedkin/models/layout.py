@@ -133,6 +133,16 @@ class Layout:
         """The columns of running variances, which must stay positive, as a boolean (B,) mask."""
         return self.mask(tuple(s.name for s in self.buffers if s.name.endswith("running_var") and s.name in self.norms))
 
+    @cached_property
+    def running(self) -> tuple[str, ...]:
+        """The names of batch norm's running means and variances."""
+        return tuple(slot.name for slot in self.buffers if slot.name in self.norms)
+
+    @cached_property
+    def running_columns(self) -> Tensor:
+        """Their columns, as a boolean (B,) mask."""
+        return self.mask(self.running)
+
     def keep_positive(self, mixed: Tensor, own: Tensor) -> None:
         """Put running variances that mixing made negative, in place, at 1e-5 or what the client had, whichever is less.
 

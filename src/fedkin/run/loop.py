@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -153,11 +154,7 @@ class Run:
 
     def run(self) -> Result:
         """Go on from the present state to the last round."""
-        with self.placement.here():
-            return self._run()
-
-    def _run(self) -> Result:
-        try:
+        with self.placement.here(), self._ended():
             if self.directory is not None:
                 self.directory.own()
                 self.directory.write_config(self.config(), self.setting.graph, self.setting.model)
@@ -182,14 +179,20 @@ class Run:
             result = self._result()
             if self.out is not None:
                 result.save(self.out, after_piece=self._release)
-        finally:
-            for callback in self.callbacks:
-                callback.on_end(self)
-            self.close()
         if not self.finished:
             again = f"resume with: fedkin resume {self.out}" if self.out else "pass out=DIR to be able to resume"
             print(f"stopped after round {self.state.round} of {self.options.rounds}; {again}", file=sys.stderr)
         return result
+
+    @contextmanager
+    def _ended(self) -> Iterator[None]:
+        """However it ends, callbacks are told, and clients let go."""
+        try:
+            yield
+        finally:
+            for callback in self.callbacks:
+                callback.on_end(self)
+            self.close()
 
     def _cohort(self, number: int) -> np.ndarray:
         cohort = self.algorithm.cohort(number, self.options.cohort_size(len(self.setting)), self.setting)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,11 @@ from fedkin.local.noise import Drop, Noise, drops_of, masked
 from fedkin.models import Layout, ModelSpec
 from fedkin.task import Task
 from fedkin.task.losses import PerSample, loss_of
+
+if TYPE_CHECKING:
+    from fedkin.compute.steps import Rule
+    from fedkin.local.batches import Plan
+    from fedkin.local.samples import Samples
 
 _LOOPED = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.RNNBase)
 """Layers that torch runs as one program for one client; of recurrent ones, narrow GRUs have a stacked one here."""
@@ -50,6 +55,28 @@ class Kernel(Protocol):
 
     def outputs(self, rows: Tensor, x: Tensor, counters: Tensor | None = None) -> Tensor:
         """(k, B) rows and (k, n, *input) inputs → (k, n, outputs), in evaluation mode."""
+
+
+@runtime_checkable
+class Fusing(Protocol):
+    """A kernel that can take all steps itself, where they are w ← shrink·w − rate·∇f(w) + push."""
+
+    fuses: bool
+
+    def descend(
+        self, rows: Tensor, samples: Samples, plan: Plan, rate: float, shrink: float, push: Tensor | None
+    ) -> Tensor:
+        """Each client's steps, in place; return the sums of its losses, (k,)."""
+
+
+@runtime_checkable
+class FusingRules(Protocol):
+    """A kernel that can take all steps of any rule itself, down ∇f(w) + (1 − shrink)·w − push."""
+
+    def descend_by_rule(
+        self, rows: Tensor, samples: Samples, plan: Plan, rule: Rule, shrink: float, push: Tensor | None
+    ) -> Tensor:
+        """Each client's steps, in place; return the sums of its losses, (k,)."""
 
 
 @dataclass(frozen=True)

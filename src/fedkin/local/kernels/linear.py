@@ -99,9 +99,12 @@ class LinearKernel:
 
     def __init__(self, layers: list[Dense], layout: Layout, task: Task) -> None:
         self.layers, self.layout = layers, layout
+        self.slots = [*(layer.weight for layer in layers), *(layer.bias for layer in layers)]
         self.noise: Noise | None = None
         self.drops = [Drop(d.weight.name, d.drop, (d.weight.shape[1],)) for d in layers if d.drop]
         self.loss, (self.form, self.bend, self.class_weight) = loss_of(task), written_out(task)
+        self.fuses = bool(self.form) and not self.drops
+        """Whether `descend` can take all steps itself: the gradient of the loss is written out, and nothing is dropped."""
         self.activations = [layer.activation for layer in layers]
         # Enough clients to drown the overhead of a call, few enough that their weights and batches stay in the last cache.
         per_client = 4 * max(layout.n_parameters, 32 * layers[0].weight.shape[1])
@@ -160,11 +163,6 @@ class LinearKernel:
                 if layer in went.masks:
                     delta.mul_(went.masks[layer])
 
-    @property
-    def fuses(self) -> bool:
-        """Whether `descend` can take all steps itself: the gradient of the loss is written out, and nothing is dropped."""
-        return bool(self.form) and not self.drops
-
     def output_gradient(self, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The losses (k,) and ∂/∂outputs (k, C, b): written out, or by autograd for the outputs alone."""
         if self.form and not (
@@ -202,9 +200,9 @@ class LinearKernel:
         self, rows: Tensor, samples: Samples, plan: Plan, rate: float, shrink: float, push: Tensor | None
     ) -> Tensor:
         """Each client's steps w ← shrink·w − rate·∇f(w) + push (k, P), in place; return the sums of its losses, (k,)."""
-        parameters = [tensor for kind in self._tensors(rows) for tensor in kind]
+        parameters = self._flat(rows)
         blocks = [tensor.contiguous() for tensor in parameters]  # in the rows they are strided: slower products
-        pushes = [] if push is None else [tensor.contiguous() for kind in self._tensors(push) for tensor in kind]
+        pushes = [] if push is None else [tensor.contiguous() for tensor in self._flat(push)]
         total, how = rows.new_zeros(len(rows)), (rate, shrink, self.form, self.bend, self.class_weight.to(rows))
         half = len(self.layers)
         for x, y, index, share, steps, affine in samples.pieces(plan):
@@ -248,9 +246,9 @@ class LinearKernel:
 
         `noise(a)` is that of a step of the first `a` clients, piece by piece: the first client of a piece, and numbers (m, P).
         """
-        parameters = [tensor for kind in self._tensors(rows) for tensor in kind]
+        parameters = self._flat(rows)
         blocks = [tensor.contiguous() for tensor in parameters]
-        pushes = [] if push is None else [tensor.contiguous() for kind in self._tensors(push) for tensor in kind]
+        pushes = [] if push is None else [tensor.contiguous() for tensor in self._flat(push)]
         half, total = len(self.layers), rows.new_zeros(len(rows))
         how = rate, shrink, self.form, self.bend, self.class_weight.to(rows.dtype), clip
         drawn, added = total, blocks
@@ -269,7 +267,7 @@ class LinearKernel:
             )
             for first, numbers in noise(active):
                 if numbers is not drawn:  # a large model's come in the same memory each time
-                    drawn, added = numbers, [tensor for kind in self._tensors(numbers) for tensor in kind]
+                    drawn, added = numbers, self._flat(numbers)
                 own = slice(first, first + numbers.shape[0])
                 for block, disturbance in zip(blocks, added):
                     block[own].sub_(disturbance, alpha=rate)
@@ -279,8 +277,12 @@ class LinearKernel:
 
     def _tensors(self, rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Weights (k, out, in) and biases (k, out) of all layers, as views of rows (k, B); no bias is (k, 0)."""
-        weights = [layer.weight.view(rows) for layer in self.layers]
-        return weights, [rows[:, :0] if layer.bias is None else layer.bias.view(rows) for layer in self.layers]
+        flat, half = self._flat(rows), len(self.layers)
+        return flat[:half], flat[half:]
+
+    def _flat(self, rows: Tensor) -> list[Tensor]:
+        """All weights, then all biases."""
+        return [rows[:, :0] if slot is None else slot.view(rows) for slot in self.slots]
 
 
 def written_out(task: Task) -> tuple[str, float, Tensor]:
