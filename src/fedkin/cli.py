@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from operator import attrgetter
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -36,6 +37,10 @@ from fedkin.errors import FedkinError
 class OneLineErrors(TyperGroup):
     """The whole command line: whatever goes wrong is said in one line on standard error."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = Parsed()
+
     def main(self, *args: Any, **options: Any) -> NoReturn:
         try:
             code = super().main(*args, **{**options, "standalone_mode": False})
@@ -64,13 +69,13 @@ def _refuse(message: str, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
-app = typer.Typer(
-    cls=OneLineErrors,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    suggest_commands=False,
-)
+LOOKS: dict[str, Any] = {
+    "rich_markup_mode": "rich",
+    "pretty_exceptions_enable": False,
+    "add_completion": False,
+    "suggest_commands": False,
+}
+app = typer.Typer(cls=OneLineErrors, **LOOKS)
 
 
 @app.callback(invoke_without_command=True)
@@ -107,12 +112,42 @@ COMMANDS = (
     runs.runs,
     privacy.privacy,
     reproduce.reproduce,
+    algorithms.algorithms,
 )
-for command in (*COMMANDS, algorithms.algorithms):
-    app.command()(command)
-app.add_typer(data.app, name="data", no_args_is_help=False)
-app.add_typer(graph.app, name="graph", no_args_is_help=False)
-app.add_typer(deploy.app, name="deploy", no_args_is_help=False)
+GROUPS = {"data": data.app, "graph": graph.app, "deploy": deploy.app}
+
+
+class Parsed(dict[str, Any]):
+    """The commands by name. A parser is made when it is asked for: those of all others would take longer than a small run."""
+
+    def __init__(self) -> None:
+        super().__init__(dict.fromkeys([*map(attrgetter("__name__"), COMMANDS), *GROUPS]))
+
+    def __getitem__(self, name: str) -> Any:
+        made = super().__getitem__(name)
+        if made is None:
+            alone = typer.Typer(**LOOKS)
+            alone.callback()(about)  # or typer would take the only command for the whole
+            if name in GROUPS:
+                alone.add_typer(GROUPS[name], name=name, no_args_is_help=False)
+            for command in COMMANDS:
+                if command.__name__ == name:
+                    alone.command()(command)
+            made = typer.main.get_command(alone).commands[name]  # type: ignore[attr-defined]
+            self[name] = made
+        return made
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def values(self) -> Any:
+        return [self[name] for name in self]
+
+    def items(self) -> Any:
+        return [(name, self[name]) for name in self]
 
 
 def main() -> None:

@@ -31,8 +31,12 @@ def get(name: str) -> type[Algorithm]:
     installed package, or `package.module:Class` (see fedkin.plugins)."""
     from fedkin.algorithm import Algorithm
 
+    ours = f"{__name__}.{name}"
+    known = Algorithm.registry.get(name)
+    if known is not None and known.__module__ == ours:
+        return known
     if name in names():
-        import_module(f"{__name__}.{name}")
+        import_module(ours)
         return Algorithm.registry[name]
     found = plugins.find("algorithm", name, Algorithm.registry, also=names())
     if not (isinstance(found, type) and issubclass(found, Algorithm) and found.name):

@@ -133,10 +133,10 @@ def result_tables(result: Result, most: int = 20) -> Iterator[Table]:
     yield summary
     if len(result.names) > most:
         return
-    share = result.influence
+    share, key = result.influence, result.metric
     each = table("client", "samples", "pre", "post", "deploys", *(["own share"] if share is not None else []))
     for k, name in enumerate(result.names):
-        values = [metric.number(result.metrics[when][result.metric][k]) for when in ("pre", "post")]
+        values = [metric.number(result.metrics[when][key][k]) for when in ("pre", "post")]
         shaped = [] if share is None else [f"{100 * share[k, k]:.0f} %"]
         each.add_row(name, str(result.sizes[k]), *values, result.choice[k], *shaped)
     yield each

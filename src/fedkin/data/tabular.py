@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.federation.columns import InputColumn as InputColumn
 from fedkin.federation.columns import has_leading_zeros
+from fedkin.federation.federation import retold
 from fedkin.federation.table import as_list
 from fedkin.federation.table import from_table as from_table
 
@@ -96,4 +96,4 @@ def from_csv(
     told |= {key: list(as_list(told[key])) for key in LISTS if told.get(key) is not None}
     known = {key: value for key, value in told.items() if value is not None}
     source = {"name": "csv", "path": str(Path(path).resolve()), "client": client, "target": target, **known}
-    return replace(federation, source=source)
+    return retold(federation, source=source)

@@ -60,8 +60,9 @@ def _of_input(name: str, known: pd.Series) -> Iterator[str]:
     elif distinct == len(known) > FEW_VALUES and known.dtype.kind != "f":
         yield f"column {name!r} differs in every training row: an identifier? --id or --drop it"
     if is_number(known):
-        for value in SENTINELS:
-            if _inflates(known.to_numpy(dtype=float), value):
+        numbers = known.to_numpy(dtype=float)
+        for value in map(int, np.intersect1d(numbers, SENTINELS)):
+            if _inflates(numbers, value):
                 rest = known[known != value].std(ddof=0)
                 yield (
                     f"column {name!r}: {value} occurs {int((known == value).sum())} times and makes its deviation "

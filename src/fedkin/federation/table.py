@@ -16,7 +16,7 @@ from fedkin.errors import FedkinError, unknown
 from fedkin.federation import notices
 from fedkin.federation.columns import DATE_PARTS, InputColumn, as_text, cleaned, date_formats
 from fedkin.federation.faults import fault_of, quoted, refuse_all
-from fedkin.federation.federation import About, Federation
+from fedkin.federation.federation import About, Federation, retold
 from fedkin.federation.split import Holdout
 from fedkin.task import Kind, Scale
 
@@ -114,7 +114,7 @@ def from_table(
         learned = replace(learned, scale=scale, metrics=("mse", "rmse", "mae", "r2"))
     said += notices.of_inputs({n: v.iloc[training] for n, v in inputs.items()}, date)
     notes = (*federation.notes, *notes, *said, *notices.of_clients(federation, target))
-    return replace(federation, task=learned, notes=notes, inputs=tuple(asdict(column) for column in columns))
+    return retold(federation, task=learned, notes=notes, inputs=tuple(asdict(column) for column in columns))
 
 
 def tidy(frame: Any) -> pd.DataFrame:

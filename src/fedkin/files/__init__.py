@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedkin.files.lock import Lock
     from fedkin.files.manifest import MANIFEST, FileBatch, Manifest
     from fedkin.files.tensors import read_tensors, write_tensors
-    from fedkin.files.text import OWN_FUNCTION, plain, read_json, read_text, versions, write_json
+    from fedkin.files.text import OWN_FUNCTION, as_json, plain, read_json, read_text, versions, write_json
 
 __all__ = [
     "MANIFEST",
@@ -24,6 +24,7 @@ __all__ = [
     "Lock",
     "Manifest",
     "append",
+    "as_json",
     "clean_up",
     "owner_only",
     "plain",
@@ -56,6 +57,7 @@ _ROOMS = {
     ),
     "text": (
         "OWN_FUNCTION",
+        "as_json",
         "plain",
         "read_json",
         "read_text",

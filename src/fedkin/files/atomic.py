@@ -52,17 +52,19 @@ def whole_folder(path: Path) -> Iterator[Path]:
     try:
         fresh.mkdir()
         yield fresh
-        with told_apart(path, "was not written"):
-            while fresh.exists():
-                with suppress(FileNotFoundError):
-                    os.replace(path, before)
-                try:
-                    os.replace(fresh, path)
-                except OSError as problem:
-                    if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                        raise
-                    _remove(before)  # another process has just put its own there
+        while fresh.exists():
+            with suppress(FileNotFoundError):
+                os.replace(path, before)
+            try:
+                os.replace(fresh, path)
+            except OSError as problem:
+                if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                _remove(before)  # another process has just put its own there
         sync_folder(path.parent)
+    except OSError as problem:
+        refuse_full(problem, path, "was not written")
+        raise
     finally:
         _remove(fresh)
         _remove(before)
@@ -84,10 +86,14 @@ def write_atomic(path: Path, content: Bytes | Iterable[Bytes]) -> None:
 
 def append(path: Path, pieces: Iterable[Bytes]) -> None:
     """Add to the end of a file, synced. After a crash part of it may be there: a reader must know a whole line."""
-    with told_apart(path, "is incomplete"), open(path, "ab") as file:
-        file.writelines(pieces)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(path, "ab") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as problem:
+        refuse_full(problem, path, "is incomplete")
+        raise
 
 
 def part_of(path: Path) -> Path:
@@ -100,22 +106,21 @@ def written(path: Path, temporary: Path) -> Iterator[IO[bytes]]:
     """The temporary file, open for writing and synced at the end; errors speak of `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _drop_dead(path)
-    with told_apart(path, "was not written"), open(temporary, "wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-
-
-@contextmanager
-def told_apart(path: Path, outcome: str) -> Iterator[None]:
-    """A full disk, a quota and a limit on sizes are no fault of fedkin: say in one line which it was."""
     try:
-        yield
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as problem:
-        if problem.errno in REASONS:
-            reason = REASONS[problem.errno]
-            raise FedkinError(f"{reason}, {path} {outcome}; free some space and start again") from problem
+        refuse_full(problem, path, "was not written")
         raise
+
+
+def refuse_full(problem: OSError, path: Path, outcome: str) -> None:
+    """A full disk, a quota and a limit on sizes are no fault of fedkin: say in one line which it was."""
+    if problem.errno in REASONS:
+        reason = REASONS[problem.errno]
+        raise FedkinError(f"{reason}, {path} {outcome}; free some space and start again") from problem
 
 
 @contextmanager
@@ -130,8 +135,11 @@ def owner_only() -> Iterator[None]:
 
 def put_in_place(temporary: Path, path: Path) -> None:
     """Give a finished temporary file its name."""
-    with told_apart(path, "was not written"):
+    try:
         os.replace(temporary, path)
+    except OSError as problem:
+        refuse_full(problem, path, "was not written")
+        raise
 
 
 def sync_folder(folder: Path) -> None:

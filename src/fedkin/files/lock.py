@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO
 
 from fedkin.errors import FedkinError
-from fedkin.files.atomic import told_apart
+from fedkin.files.atomic import refuse_full
 
 
 class Lock:
@@ -25,8 +25,11 @@ class Lock:
         self._file: IO[str] | None = None
         path.parent.mkdir(parents=True, exist_ok=True)
         while self._file is None:
-            with told_apart(path, "was not written"):
+            try:
                 file = open(path, "a+")  # noqa: SIM115 (it stays open as long as the lock is held)
+            except OSError as problem:
+                refuse_full(problem, path, "was not written")
+                raise
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated
@@ -83,14 +84,14 @@ class Manifest:
     def seen(self, name: str) -> Seen | None:
         """As what the manifest knows a file; what was appended to a growing one since is not looked at."""
         path, grows = self.folder / name, name.endswith(GROWS)
-        for known in sorted(self.entries.get(name, ()), key=lambda known: -known.bytes):
+        for known in sorted(self.entries.get(name, ()), key=attrgetter("bytes"), reverse=True):
             if Seen.of(path, known.bytes if grows and known != GONE else None) == known:
                 return known
         return None
 
     def write(self) -> None:
         self.entries = {name: states for name, states in self.entries.items() if states != [GONE]}
-        told = {name: [state.model_dump() for state in states] for name, states in sorted(self.entries.items())}
+        told = ENTRIES.dump_python(dict(sorted(self.entries.items())))
         write_atomic(self.folder / MANIFEST, (json.dumps({"files": told}, indent=1) + "\n").encode())
 
 
@@ -174,6 +175,7 @@ class FileBatch:
         try:
             if kind is None:
                 self.commit()
+                self._staged.clear()
         finally:
             for path in self._staged:
                 with suppress(OSError):

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedkin.errors import FedkinError
 from fedkin.files.atomic import Bytes, abandoned, literal, put_in_place, whole, write_atomic
 from fedkin.files.manifest import digest
-from fedkin.files.text import plain, read_json
+from fedkin.files.text import as_json, read_json
 
 Write = Callable[[Path, Bytes | Iterable[Bytes]], None]
 """How a file is written that changes together with others: `FileBatch.write`."""
@@ -32,6 +32,7 @@ _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
+_CODES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def write_tensors(
@@ -58,8 +59,7 @@ def write_tensors(
                 after_piece()
 
     def told() -> bytes:
-        found = {"sha256": checksum.hexdigest(), "repeated": repeated, **facts}
-        return (json.dumps(plain(found), ensure_ascii=False) + "\n").encode()
+        return as_json({"sha256": checksum.hexdigest(), "repeated": repeated, **facts})
 
     if write is not None:
         write(path, content())
@@ -74,14 +74,15 @@ def write_tensors(
 
 def _safetensors(tensors: Mapping[str, Tensor]) -> Iterator[Bytes]:
     """A safetensors file in pieces: 8 bytes that say how long the header is, the header (JSON), the tensors' memory."""
-    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # so that all are aligned
-    code = {dtype: name for name, dtype in _DTYPES.items()}
+    order = [
+        name for _, name in sorted((-tensor.element_size(), name) for name, tensor in tensors.items())
+    ]  # all aligned
     header: dict[str, Any] = {}
     end = 0
     for name in order:
         start, end = end, end + tensors[name].numel() * tensors[name].element_size()
         header[name] = {
-            "dtype": code[tensors[name].dtype],
+            "dtype": _CODES[tensors[name].dtype],
             "shape": list(tensors[name].shape),
             "data_offsets": [start, end],
         }

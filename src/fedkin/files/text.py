@@ -22,7 +22,16 @@ TEXT_LIMIT = 2**31
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_atomic(path, (json.dumps(plain(value), indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomic(path, as_json(value, indent=1))
+
+
+def as_json(value: Any, indent: int | None = None) -> bytes:
+    """A value as JSON (see `plain`), with a line's end."""
+    try:
+        text = json.dumps(value, default=plain, allow_nan=False, ensure_ascii=False, indent=indent)
+    except (TypeError, ValueError):  # it holds NaN or infinity, or keys that are no text
+        text = json.dumps(plain(value), ensure_ascii=False, indent=indent)
+    return (text + "\n").encode()
 
 
 def read_text(path: Path, limit: int = TEXT_LIMIT) -> str:
@@ -60,7 +69,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): entry if type(entry) in PLAIN else plain(entry) for key, entry in value.items()}
+        return {
+            str(key): entry if type(entry) in PLAIN or (type(entry) is float and math.isfinite(entry)) else plain(entry)
+            for key, entry in value.items()
+        }
     if isinstance(value, list | tuple | set):
         kinds = set(map(type, value))  # one value per client is the common case, and there may be a million
         if kinds == {float}:

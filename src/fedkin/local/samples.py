@@ -65,7 +65,7 @@ class Samples:
         self.numbers = math.prod(self.shape)
         """How many numbers one input has."""
         self.stored = split.stored if isinstance(split.stored, Unread) else None
-        self.affine = Affine.of(split.scaling, self.shape, self.device)
+        scaling = split.scaling
         if isinstance(split.stored, Unread):
             if split.stored.readers is not None:
                 split.stored.readers.start()
@@ -74,7 +74,8 @@ class Samples:
             self.x = torch.as_tensor(np.require(split.stored, requirements=["W"]), device=self.device)
         else:
             self.x = torch.as_tensor(split.x, dtype=self.dtype, device=self.device)
-            self.affine = Affine.of(Rescaling(), self.shape, self.device)
+            scaling = Rescaling()
+        self.affine = Affine.of(scaling, self.shape, self.device)
         self.flat = self.affine.flat
         """`affine` for inputs in one line."""
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
@@ -103,18 +103,20 @@ class Shard:
         return self.store[name]
 
     def _make_kernels(self) -> None:
-        """One for every worker."""
-        made = [self.choice.make() for _ in range(self.workers)]
-        self.together = made[0].chunk
+        """The first; others are made when as many workers want one at the same time."""
+        first = self.choice.make()
+        self.together = first.chunk
         """How many clients are best worked on at once."""
         self._kernels: SimpleQueue[Kernel] = SimpleQueue()
-        for kernel in made:
-            self._kernels.put(kernel)
+        self._kernels.put(first)
 
     @contextmanager
     def kernel(self) -> Iterator[Kernel]:
         """A kernel for the calling thread alone."""
-        kernel = self._kernels.get()
+        try:
+            kernel = self._kernels.get_nowait()
+        except Empty:
+            kernel = self.choice.make()
         try:
             yield kernel
         finally:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedkin.files import FileBatch, append, plain, write_atomic
+from fedkin.files import FileBatch, append, as_json, write_atomic
 from fedkin.notebook import html_table
 from fedkin.result.stored import read_records
 
@@ -90,7 +89,7 @@ class History(Sequence[Record]):
         where, known, size = self._saved or (None, 0, 0)
         if where != path or not path.exists() or path.stat().st_size != size:
             known, size = 0, 0
-        lines = [(json.dumps(plain(record), ensure_ascii=False) + "\n").encode() for record in self.records[known:]]
+        lines = [as_json(record) for record in self.records[known:]]
         if known:
             (append if batch is None else batch.append)(path, lines)
         else:

@@ -14,12 +14,10 @@ from fedkin.run import checkpoint
 
 def refuse_divergence(number: int, state: State, setting: Setting, asked: int, out: Path | None) -> None:
     """Stop after round `number`, of which `asked` clients were part, if nothing good can follow."""
-    last = checkpoint.latest(out) if out else None
-    kept = f" (the last good checkpoint, {last}, is kept)" if last else ""
     failed: Mapping[str, str] = state.log.get("failed", {})
     if failed and len(failed) >= asked:
         name, reason = next(iter(failed.items()))
-        raise EveryoneFailed(f"round {number}: every client failed, first {name!r}: {reason}{kept}", failed)
+        raise EveryoneFailed(f"round {number}: every client failed, first {name!r}: {reason}{_kept(out)}", failed)
     diverged = list(state.log.get("diverged", []))
     if "rows" in state.arrays:
         ids = setting.everyone if state.changed is None else state.changed
@@ -30,5 +28,10 @@ def refuse_divergence(number: int, state: State, setting: Setting, asked: int, o
     if diverged:
         raise FedkinError(
             f"round {number}: the model of client {diverged[0]!r} diverged when it was mixed with others; "
-            f"use a smaller step or learning rate{kept}"
+            f"use a smaller step or learning rate{_kept(out)}"
         )
+
+
+def _kept(out: Path | None) -> str:
+    last = checkpoint.latest(out) if out else None
+    return f" (the last good checkpoint, {last}, is kept)" if last else ""

@@ -88,6 +88,8 @@ class Run:
         self.allowance, self.notes = Allowance.of(algorithm, self.setting), private_notes(privacy, graph)
         self.history = History(roster.names)
         self.memory = self._row_memory()
+        self.after_piece = None if self.memory is None else self.memory.release
+        """What lets go of pages of rows that were read, where they lie in a file."""
         self.begun: tuple[str, ...] = ()
         """What was taken over from an earlier run, if there is one."""
         self.state = self._owning(self._with_influence(self._begin_from(earlier, algorithm.start(self.setting))))
@@ -98,10 +100,13 @@ class Run:
             tested=int(roster.test.sum() + roster.validation.sum()),
             trained=int(roster.train.sum()),
         )
+        self.parts = ["test", "validation"] if roster.validation.any() else ["test"]
+        """Which samples an evaluation asks for."""
         self.saves = Saves()
         self.skipped = 0
         """Rounds in a row in which nobody of the cohort answered well."""
         self.finished = False
+        self._config: dict[str, Any] | None = None
         self.judging: Callable[[], Run] | None = None
         """Makes the further run that decides what clients deploy, where no validation samples do."""
         self.final: dict[str, Replies] = {}
@@ -146,10 +151,6 @@ class Run:
             return state
         return replace(state.with_arrays(rows=self.memory.rows(state.rows)), in_place=True)
 
-    def _release(self) -> None:
-        if self.memory is not None:
-            self.memory.release()
-
     # --- the loop ---------------------------------------------------------------------------------------------------
 
     def run(self) -> Result:
@@ -178,7 +179,7 @@ class Run:
                 self.finished = not interrupt.requested
             result = self._result()
             if self.out is not None:
-                result.save(self.out, after_piece=self._release)
+                result.save(self.out, after_piece=self.after_piece)
         if not self.finished:
             again = f"resume with: fedkin resume {self.out}" if self.out else "pass out=DIR to be able to resume"
             print(f"stopped after round {self.state.round} of {self.options.rounds}; {again}", file=sys.stderr)
@@ -216,7 +217,8 @@ class Run:
             if len(cohort) == len(self.setting) or self.skipped == SKIPS:
                 raise
             self.state = replace(self.state, round=number, log={"failed": problem.failed})
-        self._release()
+        if self.after_piece is not None:
+            self.after_piece()
         self.seconds += time.perf_counter() - started
         record: Record = {"round": number, "participants": len(cohort), "log": dict(self.state.log)}
         if evaluates:
@@ -239,10 +241,6 @@ class Run:
         every = self.options.checkpoint_every
         return number == self.options.rounds or (self.saves.due() if every is None else number % every == 0)
 
-    def parts(self) -> list[str]:
-        """Which samples an evaluation asks for."""
-        return ["test", "validation"] if self.roster.validation.any() else ["test"]
-
     def _evaluate(self, last: bool) -> Record:
         started = time.perf_counter()
         full = self.options.cohort_size(len(self.setting)) == len(self.setting)
@@ -253,8 +251,9 @@ class Run:
         for when in ("pre", "post") if wants_post else ("pre",):
             paid = when == "pre" or self.allowance is None or self.allowance.covers_test(self.state, self.finished)
             replies = self._ask_everyone(when == "post", disclose=last) if paid else self.final["pre"]
-            self.state = self.state.with_account(replies)
-            record[when] = per_client_metrics(replies.ids, replies.arrays, len(self.setting), self.parts())
+            if "epsilon" in replies.arrays:
+                self.state = self.state.with_account(replies)
+            record[when] = per_client_metrics(replies.ids, replies.arrays, len(self.setting), self.parts)
             if last:
                 self.final[when] = replies
         self.evaluation_seconds += time.perf_counter() - started
@@ -262,7 +261,7 @@ class Run:
 
     def _ask_everyone(self, post: bool, disclose: bool) -> Replies:
         """Evaluate all clients, where their rows take much memory some at a time."""
-        question = self.state, self.clients, self.setting, post, self.parts(), disclose
+        question = self.state, self.clients, self.setting, post, self.parts, disclose
         if self.memory is None or self.memory.size <= ASK_LIMIT or self.setting.home:
             return self.algorithm.evaluate(*question)
         models = self.memory.models() if post and disclose else self.state.rows
@@ -293,7 +292,10 @@ class Run:
 
     def config(self) -> dict[str, Any]:
         """Everything needed to repeat the run, as written to config.toml."""
-        return config_of(self.roster, self.setting.model, self.algorithm, self.options, self.setting.graph, self.out)
+        if self._config is None:
+            known = self.setting.model, self.algorithm, self.options, self.setting.graph, self.out
+            self._config = config_of(self.roster, *known)
+        return self._config
 
     def save_checkpoint(self) -> None:
         """Save all state of server and clients, atomically; the two newest checkpoints are kept."""
@@ -303,7 +305,7 @@ class Run:
                 progress = {"seconds": self.seconds, "evaluation_seconds": self.evaluation_seconds, **spent}
                 with FileBatch(self.out) as batch:
                     self.history.save(self.out / "history.jsonl", batch)
-                    checkpoint.save(self.out, moved(self.state, "cpu"), private, progress, self._release, batch)
+                    checkpoint.save(self.out, moved(self.state, "cpu"), private, progress, self.after_piece, batch)
 
     def close(self) -> None:
         """Let go of clients, files and the directory."""

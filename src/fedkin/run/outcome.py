@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def outcome_of(run: Run) -> Result:
     """The result of a run that has ended: models, metrics, history and what is worth knowing."""
-    parts, clients, spec = run.parts(), len(run.setting), run.setting.model
+    parts, clients, spec = run.parts, len(run.setting), run.setting.model
     found = {when: whole_models(replies, run.state, run.setting) for when, replies in run.final.items()}
     metrics = {w: per_client_metrics(r.ids, r.arrays, clients, parts) for w, r in run.final.items()}
     judge = run if run.judging is None or run.algorithm.deploys != "validated" else run.judging()

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedkin.couplings.sparse import uninitialised
 from fedkin.errors import FedkinError
 from fedkin.files import Lock
-from fedkin.files.atomic import REASONS, told_apart
+from fedkin.files.atomic import REASONS, refuse_full
 
 CHUNK = 2**26
 """Bytes that are read or written at a time where all rows are."""
@@ -47,9 +47,13 @@ class RowsFile:
 
     def fill(self, rows: Tensor) -> None:
         """Write all rows, past the mapping, so that they need no memory."""
-        with told_apart(self.path, "is incomplete"), open(self.path, "r+b") as file:
-            for part in slices(self.rows):
-                file.write(rows[part].to(self.rows.dtype).contiguous().numpy().data)
+        try:
+            with open(self.path, "r+b") as file:
+                for part in slices(self.rows):
+                    file.write(rows[part].to(self.rows.dtype).contiguous().numpy().data)
+        except OSError as problem:
+            refuse_full(problem, self.path, "is incomplete")
+            raise
 
     def close(self) -> None:
         """Let another run have the file; the rows stay readable here until it does."""

@@ -13,6 +13,7 @@ from fedkin.compute.placement import Placement
 from fedkin.engines import connect
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
+from fedkin.federation.federation import retold
 from fedkin.federation.folds import folded
 from fedkin.files import OWN_FUNCTION
 from fedkin.graphs import ClientGraph
@@ -81,11 +82,11 @@ def with_learning(federation: Federation, options: Options) -> Federation:
     counts = federation.class_counts()
     if any(options.learning.values()):
         task = chosen(federation.task, **options.learning, counts=counts)
-        federation = federation if task == federation.task else replace(federation, task=task)
+        federation = federation if task == federation.task else retold(federation, task=task)
     own = federation.source.get("name", "csv") == "csv"
     if own and not options.metrics and not options.headline and (found := for_rare_class(federation.task, counts)):
         task, note = found
-        federation = replace(federation, task=task, notes=(*federation.notes, note))
+        federation = retold(federation, task=task, notes=(*federation.notes, note))
     return federation
 
 

@@ -142,8 +142,9 @@ def find_metric(name: str) -> Metric:
 
     The name may be one that an installed package announces (`fedkin.plugins`).
     """
-    own = imported(name) if name not in METRICS else None
-    own = own or find("metric", name, METRICS)
+    if name in METRICS:
+        return METRICS[name]
+    own = imported(name) or find("metric", name, METRICS)
     if name in METRICS:
         return METRICS[name]
     for known in METRICS.values():

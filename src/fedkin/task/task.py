@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -247,12 +248,12 @@ class Task:
 
     # --- judging ------------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def metric(self) -> str:
         """The key of the headline metric in histories: `test_<metric>`, with underscores."""
         return self.headline_metric.key
 
-    @property
+    @cached_property
     def headline_metric(self) -> Metric:
         return self._metric(self.headline)
 
@@ -274,7 +275,7 @@ class Task:
     def percent(self) -> bool:
         return self.unit == "%"
 
-    @property
+    @cached_property
     def metric_keys(self) -> tuple[str, ...]:
         return tuple(self._metric(name).key for name in self.metrics)
 

@@ -115,13 +115,14 @@ def _chosen(spec: ModelSpec, task: Task, by_hand: bool = True) -> Choice:
     if not spec.layout.slots:
         loop = partial(LoopedKernel, spec, loss_of(task))
         return Choice("none", "the clients bring models of their own, without rows", loop, LoopedKernel)
-    drops = _dropout_alone(spec, task)
-    first = _linear(spec, task, drops) if by_hand else None
+    module = spec.template()
+    drops = _dropout_alone(module, spec, task)
+    first = _linear(module, spec, task, drops) if by_hand else None
     return first or _grouped(spec, task) or _vmapped(spec, task, drops) or _looped(spec, task)
 
 
-def _linear(spec: ModelSpec, task: Task, drops: list[Drop] | None) -> Choice | None:
-    layers = dense_layers(spec.template(), spec.layout)
+def _linear(module: nn.Module, spec: ModelSpec, task: Task, drops: list[Drop] | None) -> Choice | None:
+    layers = dense_layers(module, spec.layout)
     if layers is None or drops is None:
         return None
     reason = "a plain chain of linear layers: hand-written batched gradients"
@@ -152,7 +153,7 @@ def _vmapped(spec: ModelSpec, task: Task, drops: list[Drop] | None) -> Choice | 
 
 def _looped(spec: ModelSpec, task: Task) -> Choice:
     last = _takes_channels_last(spec, task)
-    drops = _dropout_alone(spec, task)
+    drops = _dropout_alone(spec.template(), spec, task)
     stochastic = drops is None or bool(drops)
     reason = _why_not_vmapped(spec, task, drops or [])
     if stochastic:
@@ -178,16 +179,18 @@ def _why_not_vmapped(spec: ModelSpec, task: Task, drops: list[Drop]) -> str:
     return ""
 
 
-def _dropout_alone(spec: ModelSpec, task: Task) -> list[Drop] | None:
-    """The dropout layers of a model whose random numbers all come from them; None where others draw too."""
-    module = spec.template()
+def _dropout_alone(module: nn.Module, spec: ModelSpec, task: Task) -> list[Drop] | None:
+    """The dropout layers of a model whose random numbers all come from them; None where others draw too.
+
+    `module` is one of the spec's, passed through in training mode.
+    """
     if not _draws_random_numbers(module, spec, task):
         return []
     try:
         drops = drops_of(spec.template(), probe(spec, task, 4))
     except ValueError:
         return None
-    return None if _draws_random_numbers(masked(module), spec, task) else drops
+    return None if _draws_random_numbers(masked(spec.template()), spec, task) else drops
 
 
 def probe(spec: ModelSpec, task: Task, *shape: int) -> Tensor:
