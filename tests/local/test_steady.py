@@ -55,6 +55,19 @@ def test_the_client_learns_and_the_other_is_untouched() -> None:
     assert len(before["test_loss"]) == 1, "without it, the client is set aside"
 
 
+def test_the_user_is_told_who_trained_at_a_lower_rate() -> None:
+    method = algorithms.make("local", {"lr": RATE, "steps": STEPS, "batch_size": 100})
+    run = make_run(two_clients(), "linear", method, make_options(rounds=3, seed=0, dtype="float64"), None)
+    result, names = run.run(), run.setting.names
+    times = int(run.clients.snapshot()["halvings"][1])
+    assert [note for note in result.notes if "lower rate" in note] == [
+        f"1 of 2 clients trained at a lower rate, down to 1/{2**times} of the one given, at which their training grew "
+        f"without bound (first {names[1]!r} in round 1); a lower lr would suit all"
+    ]
+    alone = make_run(two_clients().take(np.array([0])), "linear", method, make_options(rounds=3, dtype="float64"), None)
+    assert not any("lower rate" in note for note in alone.run().notes)
+
+
 def test_a_client_alone_ends_where_it_does_among_others() -> None:
     federation = two_clients()
     alone = finished("local", federation.take(np.array([1]))).final["post"]["model"]

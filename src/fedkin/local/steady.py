@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 BEYOND, BEYOND_WITH_STATISTICS = 10.0, 100.0
 """Times the loss of a network of zeros: training that ends there, and rose, is wild. A mean training loss up to half of this number
 is not looked into. (Running statistics lag behind in evaluation, so that a loss there says less of training.)"""
+KEPT = ("halvings", "halved_in")
+"""Private state: how often a client halved its rate, and in which round for the last time."""
 FARTHER = 3.0
 """Times the length of the trained row: a personal model up to there is not looked into."""
 
@@ -37,36 +39,47 @@ def steadily(function: Train, shard: Shard, request: Request, rows: Tensor, coun
     """What `function` trains from `rows` (k, B), at rates at which it is not wild; `counters` move on in place."""
     settings = request.shared.get("sgd", {})
     limit = 0 if settings.get("privacy") or request.mail is not None else settings.get("halvings", 0)
-    halved = np.zeros(len(rows), dtype=np.int64)
-    if limit and "halvings" in shard.store:
-        halved = shard.store["halvings"][request.ids].cpu().numpy().copy()
+    so_far = (
+        halved(shard, request.ids).numpy() if limit and "halvings" in shard.store else np.zeros((len(rows), 2), int)
+    )
+    times, since = so_far.T.copy()
     before = counters.clone()
     shard.moments.clear()
-    if halved.any():
-        trained = at_rates(function, shard, request, rows, counters, halved)
+    if times.any():
+        trained = at_rates(function, shard, request, rows, counters, times)
     else:
         trained = function(shard, request, rows, counters)
     if shard.moments:
         trained = replace(trained, keep={**trained.keep, **shard.moments})
     for _ in range(limit):
-        wild = np.flatnonzero(is_wild(shard, request.ids, rows, trained) & (halved < limit))
+        wild = np.flatnonzero(is_wild(shard, request.ids, rows, trained) & (times < limit))
         if not len(wild):
             break
-        halved[wild] += 1
+        times[wild] += 1
+        since[wild] = request.shared["round"]
         anew = before[wild]
-        again = at_rates(function, shard, request.some(wild), rows[wild], anew, halved[wild])
+        again = at_rates(function, shard, request.some(wild), rows[wild], anew, times[wild])
         counters[wild] = anew
         trained = as_one_training({"all": (np.arange(len(rows)), trained), "anew": (wild, again)}, len(rows))
-    return replace(trained, keep={**trained.keep, "halvings": torch.as_tensor(halved)}) if halved.any() else trained
+    if not times.any():
+        return trained
+    kept = dict(zip(KEPT, map(torch.as_tensor, (times, since))))
+    return replace(trained, keep={**trained.keep, **kept})
+
+
+def halved(shard: Shard, ids: np.ndarray, kept: Mapping[str, Tensor] | None = None) -> Tensor:
+    """How often each client halved its rate, and in which round for the last time, (k, 2): as `kept`, or as in the store."""
+    found = {name: shard.store[name][ids] for name in KEPT if name in shard.store} | dict(kept or {})
+    return torch.stack([found.get(name, torch.zeros(len(ids), dtype=torch.int64)).cpu() for name in KEPT], dim=1)
 
 
 def at_rates(
-    function: Train, shard: Shard, request: Request, rows: Tensor, counters: Tensor, halved: np.ndarray
+    function: Train, shard: Shard, request: Request, rows: Tensor, counters: Tensor, halvings: np.ndarray
 ) -> Trained:
     """One training for all who halved their rate equally often, (k,)."""
     parts = {}
-    for times in np.unique(halved):
-        place = np.flatnonzero(halved == times)
+    for times in np.unique(halvings):
+        place = np.flatnonzero(halvings == times)
         everyone = len(place) == len(rows)
         asked, start, own = (
             (request, rows, counters) if everyone else (request.some(place), rows[place], counters[place])

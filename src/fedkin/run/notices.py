@@ -38,6 +38,23 @@ def notices(roster: Roster, history: History, callbacks: Sequence[Callback], sin
     return tuple(notes)
 
 
+def slower(final: Mapping[str, Replies], names: Sequence[str]) -> tuple[str, ...]:
+    """A line if clients trained at a lower rate than asked for (see `fedkin.local.steady`)."""
+    replies = final["post"]
+    if "halved" not in replies.arrays:
+        return ()
+    times, since = replies["halved"].cpu().numpy().T
+    some = np.flatnonzero(times)
+    if not len(some):
+        return ()
+    first = some[np.argmin(since[some])]
+    told = f"first {names[replies.ids[first]]!r} in round {since[first]}" if since[first] else "since an earlier run"
+    return (
+        f"{len(some)} of {len(names)} clients trained at a lower rate, down to 1/{2 ** int(times.max())} of the one given, at "
+        f"which their training grew without bound ({told}); a lower lr would suit all",
+    )
+
+
 def single_class(roster: Roster, final: Mapping[str, Replies], trained: np.ndarray) -> list[str]:
     """The clients whose deployed model predicts a single class, although they have training samples of several.
 

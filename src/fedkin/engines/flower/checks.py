@@ -29,6 +29,8 @@ from fedkin.task.judging import may_lack
 
 SLACK = 2**20
 """Bytes for counts, losses, metrics and names, whatever the model."""
+MOST_HALVINGS = 64
+"""A rate that was halved more often than this is none."""
 COPIES = 6
 """How many arrays of a row's size a task may give back for a client (rows, model, control, …)."""
 
@@ -55,7 +57,7 @@ def expected(question: Question, spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     width, shared = spec.layout.width, question.shared
     private = (*shared.get("private", ()), *shared.get("home", ()))
     known: dict[str, tuple[int, ...]] = {"loss": (), "moved": (), "epsilon": (), "rounds_left": (), "model": (width,)}
-    known["counters"] = (len(spec.layout.counters),)
+    known |= {"counters": (len(spec.layout.counters),), "halved": (2,)}
     if "sgd" in shared:
         known["rows"] = (width - int(spec.layout.mask(private).sum()),)
     return known
@@ -223,7 +225,7 @@ def plausible(
     for site, answer in given.items():
         faults[site] += _out_of_range(answer, questions[site], members[site][answer.ids], roster)
     known = _sample_counts(roster)
-    for key in {key for answer in given.values() for key in answer.arrays} - known.keys():
+    for key in {key for answer in given.values() for key in answer.arrays} - known.keys() - {"halved"}:
         for site, fault in _too_far(key, given, questions, far):
             faults[site].append(fault)
     for site, answer in given.items():
@@ -256,6 +258,8 @@ def _out_of_range(answer: Answer, question: Question, clients: np.ndarray, roste
             if key not in ("count", "sizes", *(f"{part}_count" for part in PARTS)):
                 some = torch.where(flat == 0, due, flat)  # of a metric that has no value
             yield (some != due).any(dim=1), _says(key, "is not the number of samples it joined with")
+        elif key == "halved":
+            yield (flat < 0).any(dim=1) | (flat[:, 0] > MOST_HALVINGS), _says(key, "cannot be")
         elif key == "label_counts":
             wrong = (flat < 0).any(dim=1) | (flat.double().sum(dim=1) != torch.from_numpy(roster.train[clients]))
             yield wrong, _says(key, "does not sum to the number of samples it joined with")
