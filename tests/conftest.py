@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from fedkin import Federation
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -31,6 +34,37 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("set FEDKIN_DATA to a folder with the real data sets to run this test")
     return Path(folder)
+
+
+@pytest.fixture
+def least_squares() -> Callable[..., Federation]:
+    """Makes clients that fit y = w_k·x + `shift` + noise, with three inputs, each client's longer than the last's."""
+
+    def make(
+        seed: int, clients: int, samples: int, growth: float, noise: float = 0.0, shift: float = 0.0
+    ) -> Federation:
+        rng, sites = np.random.default_rng(seed), {}
+        for k in range(clients):
+            x = rng.normal(size=(samples, 3)) * (1 + growth * k)
+            y = x @ rng.normal(size=3) + shift
+            sites[f"site-{k}"] = (x, y + noise * rng.normal(size=samples) if noise else y)
+        return Federation.from_arrays(sites)
+
+    return make
+
+
+def _moments(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
+    hessians, linear = [], []
+    for x, y in federation.train:
+        hessians.append(2 * x.T @ x / len(x))
+        linear.append(2 * x.T @ np.asarray(y).ravel() / len(x))
+    return np.array(hessians), np.array(linear)
+
+
+@pytest.fixture
+def moments() -> Callable[[Federation], tuple[np.ndarray, np.ndarray]]:
+    """H_k and b_k of the mean squared error of a linear model, written out, of a federation."""
+    return _moments
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from fedkin.local.tasks import Request
 
 
+Stacked = Mapping[str, Tensor] | None
+"""What every asked client gets for itself: arrays by name, a row per client."""
+Alike = Mapping[str, Any] | None
+"""What all asked clients get alike, by name."""
+
 UNSET = "?"
 """In a snapshot, "x?" says which clients have no value of "x" yet."""
 
@@ -72,12 +77,7 @@ class Clients(Protocol):
     traffic: Traffic
 
     def ask(
-        self,
-        task: str,
-        ids: np.ndarray,
-        per_client: Mapping[str, Tensor] | None = None,
-        shared: Mapping[str, Any] | None = None,
-        bill: bool = True,
+        self, task: str, ids: np.ndarray, per_client: Stacked = None, shared: Alike = None, bill: bool = True
     ) -> Replies:
         """Have clients `ids` do a task; row i of every `per_client` array goes to client ids[i]."""
 
@@ -89,7 +89,7 @@ class Clients(Protocol):
         letter: str,
         task: str,
         ids: np.ndarray,
-        shared: Mapping[str, Any] | None = None,
+        shared: Alike = None,
         bill: bool = True,
         padded: bool = False,
         senders: np.ndarray | None = None,

@@ -17,22 +17,10 @@ CLIENTS, FEATURES = 4, 3
 
 
 @pytest.fixture
-def federation() -> Federation:
+def federation(least_squares: Any) -> Federation:
     """Least squares with different solutions, equal sizes."""
-    rng = np.random.default_rng(5)
-    sites = {}
-    for k in range(CLIENTS):
-        x = rng.normal(size=(16, FEATURES)) * (1 + 0.2 * k)
-        sites[f"site-{k}"] = (x, x @ rng.normal(size=FEATURES) + 1)
-    return Federation.from_arrays(sites)
-
-
-def moments(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
-    hessians, linear = [], []
-    for x, y in federation.train:
-        hessians.append(2 * x.T @ x / len(x))
-        linear.append(2 * x.T @ np.asarray(y).ravel() / len(x))
-    return np.array(hessians), np.array(linear)
+    made: Federation = least_squares(seed=5, clients=CLIENTS, samples=16, growth=0.2, shift=1)
+    return made
 
 
 def run(federation: Federation, method: Any, graph: Any = None, **options: Any) -> fedkin.Result:
@@ -64,7 +52,7 @@ def test_conventional_averaging_by_its_iterates(federation: Federation) -> None:
     np.testing.assert_allclose(found.rows, run(federation, FedAvg(**common)).rows, atol=1e-12)
 
 
-def test_conventional_averaging_as_the_limit_of_the_star(federation: Federation) -> None:
+def test_conventional_averaging_as_the_limit_of_the_star(federation: Federation, moments: Any) -> None:
     """As cηa grows, the star's solution is the minimiser of Σ F_k, where FedAvg with full gradients rests."""
     hessians, linear = moments(federation)
     star, together = starred(empty(federation.names), 1.0), np.linalg.solve(hessians.sum(axis=0), linear.sum(axis=0))
@@ -74,7 +62,7 @@ def test_conventional_averaging_as_the_limit_of_the_star(federation: Federation)
     np.testing.assert_allclose(averaged, np.tile(together, (CLIENTS, 1)), atol=1e-8)
 
 
-def test_pfedme_is_the_star(federation: Federation) -> None:
+def test_pfedme_is_the_star(federation: Federation, moments: Any) -> None:
     """Where FedU rests around a hub, pFedMe with λ = cηa has its personal and common models."""
     lam = 0.8
     hessians, linear = moments(federation)
@@ -109,7 +97,7 @@ def test_pfedme_is_the_star(federation: Federation) -> None:
     np.testing.assert_allclose(run(federation, own, rounds=30).rows[0], common, atol=1e-6)
 
 
-def test_per_fedavg_is_bounded_by_the_star(federation: Federation) -> None:
+def test_per_fedavg_is_bounded_by_the_star(federation: Federation, moments: Any) -> None:
     """Σ F_k(w − α∇F_k(w)) ≤ min_W J(W, w) with cηa = 1/α, for convex losses and α ≤ 1/β; for small α they have one solution."""
     hessians, linear = moments(federation)
     beta = np.linalg.eigvalsh(hessians).max()

@@ -17,13 +17,9 @@ CLIENTS, FEATURES = 4, 3
 
 
 @pytest.fixture
-def federation() -> Federation:
-    rng = np.random.default_rng(7)
-    sites = {}
-    for k in range(CLIENTS):
-        x = rng.normal(size=(20, FEATURES)) * (1 + 0.3 * k)
-        sites[f"site-{k}"] = (x, x @ rng.normal(size=FEATURES) + 0.5 * rng.normal(size=20))
-    return Federation.from_arrays(sites)
+def federation(least_squares: Any) -> Federation:
+    made: Federation = least_squares(seed=7, clients=CLIENTS, samples=20, growth=0.3, noise=0.5)
+    return made
 
 
 def watched(federation: Federation, rounds: int = 3, **parameters: Any) -> tuple[fedkin.Result, list[Step]]:

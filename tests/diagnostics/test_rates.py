@@ -22,27 +22,14 @@ CLIENTS, FEATURES = 5, 3
 
 
 @pytest.fixture
-def federation() -> Federation:
-    rng = np.random.default_rng(3)
-    sites = {}
-    for k in range(CLIENTS):
-        x = rng.normal(size=(24, FEATURES)) * (1 + 0.3 * k)
-        sites[f"site-{k}"] = (x, x @ rng.normal(size=FEATURES) + rng.normal(size=24))
-    return Federation.from_arrays(sites)
+def federation(least_squares: Any) -> Federation:
+    made: Federation = least_squares(seed=3, clients=CLIENTS, samples=24, growth=0.3, noise=1)
+    return made
 
 
 def ring(federation: Federation) -> ClientGraph:
     weights = np.roll(np.eye(CLIENTS), 1, axis=1) * np.linspace(0.5, 1.5, CLIENTS)[:, None]
     return ClientGraph(weights + weights.T, federation.names)
-
-
-def moments(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
-    """H_k and b_k of the mean squared error of a linear model, written out."""
-    hessians, linear = [], []
-    for x, y in federation.train:
-        hessians.append(2 * x.T @ x / len(x))
-        linear.append(2 * x.T @ np.asarray(y).ravel() / len(x))
-    return np.array(hessians), np.array(linear)
 
 
 def objective(federation: Federation, graph: ClientGraph, rows: np.ndarray, s: float) -> tuple[float, np.ndarray]:
@@ -62,7 +49,7 @@ def full_gradients(**parameters: Any) -> FedU:
     return FedU(**{"lr": 0.02, "steps": 3, "batch_size": 100, "eta": 0.6, "c": 0.5, **parameters})
 
 
-def test_constants_of_least_squares(federation: Federation) -> None:
+def test_constants_of_least_squares(federation: Federation, moments: Any) -> None:
     graph, method = ring(federation), full_gradients(weight_decay=0.0)
     found = convergence(federation, "linear", method, graph, iterations=300)
     hessians, linear = moments(federation)
@@ -78,7 +65,7 @@ def test_constants_of_least_squares(federation: Federation) -> None:
     assert found.objective == pytest.approx(objective(federation, graph, start, 0.3)[0], rel=1e-12)
 
 
-def test_lemma_1(federation: Federation) -> None:
+def test_lemma_1(federation: Federation, moments: Any) -> None:
     graph = ring(federation)
     found = convergence(federation, "linear", full_gradients(), graph, iterations=200)
     hessians, linear = moments(federation)
@@ -97,7 +84,7 @@ def test_lemma_1(federation: Federation) -> None:
     assert tight > 0.2  # a bound that says something
 
 
-def test_theorem_1_on_a_run(federation: Federation) -> None:
+def test_theorem_1_on_a_run(federation: Federation, moments: Any) -> None:
     """Two starts approach each other at least by Q a round, and both end within the bias of the minimiser."""
     graph, method = ring(federation), full_gradients()
     found = convergence(federation, "linear", method, graph, iterations=200)
@@ -118,7 +105,7 @@ def test_theorem_1_on_a_run(federation: Federation) -> None:
     assert enough == next(t for t in range(1, 10**5) if found.contraction**t <= 1e-6)
 
 
-def test_theorem_1_for_cohorts(federation: Federation) -> None:
+def test_theorem_1_for_cohorts(federation: Federation, moments: Any) -> None:
     """Over all cohorts of S clients: the mean contraction, and the coupling that is felt on average."""
     graph, hessians = ring(federation), moments(federation)[0]
     method = full_gradients(eta=2.0)

@@ -95,13 +95,19 @@ def test_functions_are_called_in_their_short_form() -> None:
     assert behaviour.behaviour_of(long, short) is not None
 
 
-def test_verifying_marks_the_cells_of_code_that_does_something_else(
-    tmp_path: Path, small_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def kept(tmp_path: Path, small_data: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
+    """The only cell of a table, trained."""
     made = tables.parse_table("own.table", TABLE)
     monkeypatch.setattr(reproduce, "find_table", lambda name: made)
-    kept = Kept(tmp_path)
-    reproduce.carry_out(reproduce.plan("own.table", "desk", kept), jobs=1)
+    found = Kept(tmp_path)
+    reproduce.carry_out(reproduce.plan("own.table", "desk", found), jobs=1)
+    return found
+
+
+def test_verifying_marks_the_cells_of_code_that_does_something_else(
+    tmp_path: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert reproduce.verify("own.table", kept) == {"same": 1}
     local = FedProx.local
     with monkeypatch.context() as patch:
@@ -117,12 +123,8 @@ def test_verifying_marks_the_cells_of_code_that_does_something_else(
 
 
 def test_without_the_data_nothing_is_told_and_no_mark_changes(
-    tmp_path: Path, small_data: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = tables.parse_table("own.table", TABLE)
-    monkeypatch.setattr(reproduce, "find_table", lambda name: made)
-    kept = Kept(tmp_path)
-    reproduce.carry_out(reproduce.plan("own.table", "desk", kept), jobs=1)
     before = (tmp_path / "own.table.jsonl").read_bytes()
     monkeypatch.setattr(behaviour, "behaviour_of", lambda settings, short: None)
     assert reproduce.verify("own.table", kept) == {"unknown": 1}
@@ -133,17 +135,9 @@ TABLE = """
 title = "One method on HAR"
 paper = "none"
 seeds = 1
-[run]
-rounds = 2
-[columns.a]
-title = "A"
-data = { name = "har", clients = 4 }
-model = "mlr"
-[rows.fedprox]
-title = "FedProx"
-algorithm = "fedprox"
-parameters = { mu = 0.5 }
-[scales.smoke]
-run = { rounds = 1 }
-[scales.desk]
+run = { rounds = 2 }
+columns.a = { title = "A", data = { name = "har", clients = 4 }, model = "mlr" }
+rows.fedprox = { title = "FedProx", algorithm = "fedprox", parameters = { mu = 0.5 } }
+scales.smoke = { run = { rounds = 1 } }
+scales.desk = {}
 """

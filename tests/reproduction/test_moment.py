@@ -13,34 +13,16 @@ TABLE = """
 title = "Three methods"
 paper = "none"
 seeds = 1
-[run]
-rounds = 2
-[columns.a]
-title = "A"
-data = { name = "digits", clients = 4 }
-model = "mlr"
-[columns.b]
-title = "B"
-data = { name = "digits", clients = 5 }
-model = "mlr"
-[rows.local]
-title = "Local"
-algorithm = "local"
-[rows.fedavg]
-title = "FedAvg"
-algorithm = "fedavg"
-[rows.fedavgft]
-title = "FedAvg + fine-tuning"
-algorithm = "fedavgft"
-[rows.ours]
-title = "Ours"
-algorithm = "fedprox"
-[[claims]]
-says = "the question"
-check = "ours > fedavgft"
-[scales.smoke]
-[scales.desk]
-run = { rounds = 1 }
+run = { rounds = 2 }
+columns.a = { title = "A", data = { name = "digits", clients = 4 }, model = "mlr" }
+columns.b = { title = "B", data = { name = "digits", clients = 5 }, model = "mlr" }
+rows.local = { title = "Local", algorithm = "local" }
+rows.fedavg = { title = "FedAvg", algorithm = "fedavg" }
+rows.fedavgft = { title = "FedAvg + fine-tuning", algorithm = "fedavgft" }
+rows.ours = { title = "Ours", algorithm = "fedprox" }
+scales.smoke = {}
+scales.desk = { run = { rounds = 1 } }
+claims = [{ says = "the question", check = "ours > fedavgft" }]
 """
 
 

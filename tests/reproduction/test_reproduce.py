@@ -25,36 +25,16 @@ TABLE = """
 title = "Digits, three methods"
 paper = "none"
 seeds = 2
-[training]
-epochs = 1
-[run]
-rounds = 4
-[columns.a]
-title = "A"
-data = { name = "digits", clients = 4 }
-model = "mlr"
-[rows.local]
-title = "Local"
-algorithm = "local"
-[rows.fedavg]
-title = "FedAvg"
-algorithm = "fedavg"
-published = { a = "90±1" }
-[rows.fedavgft]
-title = "FedAvg + fine-tuning"
-algorithm = "fedavgft"
-[rows.newer]
-title = "Newer"
-algorithm = "fedtomorrow"
-[[claims]]
-says = "fine-tuning helps"
-check = "fedavgft > fedavg"
-[scales.smoke]
-says = "1 seed"
-seeds = 1
-[scales.desk]
-says = "1 seed"
-seeds = 1
+training = { epochs = 1 }
+run = { rounds = 4 }
+columns.a = { title = "A", data = { name = "digits", clients = 4 }, model = "mlr" }
+rows.local = { title = "Local", algorithm = "local" }
+rows.fedavg = { title = "FedAvg", algorithm = "fedavg", published = { a = "90±1" } }
+rows.fedavgft = { title = "FedAvg + fine-tuning", algorithm = "fedavgft" }
+rows.newer = { title = "Newer", algorithm = "fedtomorrow" }
+scales.smoke = { says = "1 seed", seeds = 1 }
+scales.desk = { says = "1 seed", seeds = 1 }
+claims = [{ says = "fine-tuning helps", check = "fedavgft > fedavg" }]
 """
 
 
@@ -84,7 +64,7 @@ def test_cells_are_kept_and_methods_that_train_alike_share_one(table: tables.Pub
 
 def test_a_cell_of_another_table_is_the_same_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another name of the column, another scale, another table: what counts are the settings and the seed."""
-    renamed = TABLE.replace("columns.a]", "columns.b]").replace("{ a =", "{ b =")
+    renamed = TABLE.replace("columns.a =", "columns.b =").replace("{ a =", "{ b =")
     made = {
         "own.table": tables.parse_table("own.table", TABLE),
         "own.figure": tables.parse_table("own.figure", f'kind = "figure"\n{renamed}'),
@@ -117,7 +97,7 @@ def test_columns_with_the_same_settings_are_computed_once(
     table: tables.PublishedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twice = TABLE.replace(
-        "[rows.local]", '[columns.b]\ntitle = "B"\ndata = { clients = 4, name = "digits" }\nmodel = "mlr"\n[rows.local]'
+        "rows.local", 'columns.b = { title = "B", data = { clients = 4, name = "digits" }, model = "mlr" }\nrows.local'
     )
     monkeypatch.setattr(reproduce, "find_table", lambda name: tables.parse_table("own.table", twice))
     plan = reproduce.plan("own.table", "desk", Kept(tmp_path))

@@ -15,39 +15,17 @@ title = "t"
 paper = "p"
 spread = "seeds"
 tested = "post"
-[columns.a]
-title = "A"
-data = { name = "digits", clients = 3 }
-model = "mlr"
-[columns.b]
-title = "B"
-data = { name = "digits", clients = 3 }
-model = "mlr"
-caution = "the target leaks"
-[rows.fedavg]
-title = "FedAvg"
-algorithm = "fedavg"
-tested = "pre"
-published = { a = "80±1", b = "80±1" }
-[rows.fedavgft]
-title = "FedAvg + fine-tuning"
-algorithm = "fedavgft"
-[rows.ours]
-title = "Ours"
-algorithm = "fedu"
-published = { a = "95±0.1" }
-[rows.lost]
-title = "Lost"
-algorithm = "local"
-published = { a = "90" }
-[scales.desk]
-says = "less"
-[[claims]]
-says = "ours is better than FedAvg"
-check = "ours > fedavg"
-[[claims]]
-says = "ours is better than fine-tuning"
-check = "ours > fedavgft"
+columns.a = { title = "A", data = { name = "digits", clients = 3 }, model = "mlr" }
+columns.b = { title = "B", data = { name = "digits", clients = 3 }, model = "mlr", caution = "the target leaks" }
+rows.fedavg = { title = "FedAvg", algorithm = "fedavg", tested = "pre", published = { a = "80±1", b = "80±1" } }
+rows.fedavgft = { title = "FedAvg + fine-tuning", algorithm = "fedavgft" }
+rows.ours = { title = "Ours", algorithm = "fedu", published = { a = "95±0.1" } }
+rows.lost = { title = "Lost", algorithm = "local", published = { a = "90" } }
+scales.desk = { says = "less" }
+claims = [
+  { says = "ours is better than FedAvg", check = "ours > fedavg" },
+  { says = "ours is better than fine-tuning", check = "ours > fedavgft" },
+]
 """
 
 
@@ -130,7 +108,7 @@ def test_a_run_that_broke_off_says_so_and_smoke_is_no_comparison() -> None:
     broken = {"failed": "diverged", "key": "x", "seconds": 1.0, "versions": {}}
     found = summary_of(measured(ours_a=[broken]))
     assert next(c["verdict"] for c in found["cells"] if c["row"] == "ours") == "broke off: diverged"
-    smoke = TABLE.replace("[scales.desk]", "[scales.smoke]")
+    smoke = TABLE.replace("scales.desk", "scales.smoke")
     table = tables.parse_table("t", smoke)
     (line, *_) = summary_of(Measured(table, "smoke", {("fedavg", "a"): [record(0.8, 0.9)]}))["cells"]
     assert (line["verdict"], line["difference"]) == ("not comparable: a smoke test", None)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedkin.attacks.behaviour import Attack, Sight
-from fedkin.clients import Clients, Replies, Traffic, set_aside
+from fedkin.clients import Alike, Clients, Replies, Stacked, Traffic, set_aside
 from fedkin.graphs import ClientGraph
 from fedkin.streams import Streams, client_keys
 
@@ -44,12 +44,7 @@ class Attacked:
         self.clients.traffic = traffic
 
     def ask(
-        self,
-        task: str,
-        ids: np.ndarray,
-        per_client: Mapping[str, Tensor] | None = None,
-        shared: Mapping[str, Any] | None = None,
-        bill: bool = True,
+        self, task: str, ids: np.ndarray, per_client: Stacked = None, shared: Alike = None, bill: bool = True
     ) -> Replies:
         replies = self.clients.ask(task, ids, per_client, shared, bill)
         bad = self.hostile[replies.ids]
@@ -98,17 +93,10 @@ class Attacked:
         return sent
 
     def exchange(
-        self,
-        letter: str,
-        task: str,
-        ids: np.ndarray,
-        shared: Mapping[str, Any] | None = None,
-        bill: bool = True,
-        padded: bool = False,
-        senders: np.ndarray | None = None,
+        self, letter: str, task: str, ids: np.ndarray, shared: Alike = None, *how: Any, **more: Any
     ) -> Replies:
         if self.attack.send is None or letter != PRIVATE or not self.hostile[ids].any():
-            return self.clients.exchange(letter, task, ids, shared, bill, padded, senders)
+            return self.clients.exchange(letter, task, ids, shared, *how, **more)
         self.round = int((shared or {}).get("round", self.round + 1))
         held = self.clients.snapshot()
         own = held[PRIVATE].clone()
@@ -116,7 +104,7 @@ class Attacked:
         lies, at = own.clone(), torch.from_numpy(ids)
         lies[at] = self._altered(began[at], own[at], ids)
         self.clients.restore({**held, PRIVATE: lies})
-        replies = self.clients.exchange(letter, task, ids, shared, bill, padded, senders)
+        replies = self.clients.exchange(letter, task, ids, shared, *how, **more)
         held = self.clients.snapshot()
         after = held[PRIVATE].clone()
         after[torch.from_numpy(self.hostile)] = own[torch.from_numpy(self.hostile)]  # attackers keep what they trained

@@ -53,37 +53,43 @@ SCALINGS: dict[str, Callable[[np.ndarray], Rescaling]] = {
 }
 
 
-def images(
-    arrays: Arrays,
-    recipe: Recipe,
-    classes: Sequence[Any],
-    standardise: str,
-    files: str,
-    shape: str,
-    samples: int | None,
-) -> Federation:
-    """A federation of images from arrays `train_x`, `train_y`, `test_x`, `test_y` (uint8, n × channels × h × w).
+def images(classes: Sequence[Any], says: str) -> Callable[..., Federation]:
+    """What builds a federation of images from arrays `train_x`, `train_y`, `test_x`, `test_y` (uint8, n × channels × h × w).
 
-    They stay bytes in memory and are scaled batch by batch.
+    They stay bytes in memory and are scaled batch by batch. `says` is its documentation.
 
     `standardise`: "unit" [0, 1]; "symmetric" [−1, 1]; "pixel" (x − μ)/(σ + 0.001) for each pixel, as in FedU;
     "mean_std" (x − μ)/σ for each channel; both fitted on the training rows of all clients.
     `files`: which files are pooled before clients are formed, "all" or "train". `shape`: "image" or "flat".
     """
-    if standardise not in SCALINGS:
-        raise unknown("standardise", standardise, SCALINGS)
-    if files not in ("all", "train"):
-        raise unknown("files", files, ["all", "train"])
-    if shape not in ("image", "flat"):
-        raise unknown("shape", shape, ["image", "flat"])
-    parts = ("train",) if files == "train" else ("train", "test")
-    size, scaling = arrays["train_x"].shape[1:], SCALINGS[standardise]
-    y = np.concatenate([arrays[f"{part}_y"] for part in parts])
-    kept = (-1, *size) if shape == "image" else (-1, math.prod(size))
-    x = Unread.join([arrays[f"{part}_x"].reshape(kept) for part in parts])  # gathered once, straight from their files
 
-    def fit(train: np.ndarray) -> Rescaling:
-        found = scaling(train.reshape(-1, *size))
-        return found if shape == "image" else found.flat(size)
+    def build(
+        arrays: Arrays,
+        recipe: Recipe,
+        standardise: str = "unit",
+        files: str = "all",
+        shape: str = "image",
+        samples: int | None = None,
+    ) -> Federation:
+        if standardise not in SCALINGS:
+            raise unknown("standardise", standardise, SCALINGS)
+        if files not in ("all", "train"):
+            raise unknown("files", files, ["all", "train"])
+        if shape not in ("image", "flat"):
+            raise unknown("shape", shape, ["image", "flat"])
+        parts = ("train",) if files == "train" else ("train", "test")
+        size, scaling = arrays["train_x"].shape[1:], SCALINGS[standardise]
+        y = np.concatenate([arrays[f"{part}_y"] for part in parts])
+        kept = (-1, *size) if shape == "image" else (-1, math.prod(size))
+        x = Unread.join(
+            [arrays[f"{part}_x"].reshape(kept) for part in parts]
+        )  # gathered once, straight from their files
 
-    return pooled(recipe, x, y, classes, fit=fit, samples=samples)
+        def fit(train: np.ndarray) -> Rescaling:
+            found = scaling(train.reshape(-1, *size))
+            return found if shape == "image" else found.flat(size)
+
+        return pooled(recipe, x, y, classes, fit=fit, samples=samples)
+
+    build.__doc__ = says
+    return build

@@ -1,20 +1,19 @@
 """`ask` and `exchange` as every engine has them: the question is checked, the answer billed, a host that forgot reminded.
 
-An engine defines how a question travels: `_answer_to` and `_exchange`.
+An engine defines how a question travels: `answer` and `_exchange`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-from torch import Tensor
 
-from fedkin.clients import Replies, Traffic, check_rows, everyone_failed, needs_graph, set_aside
+from fedkin.clients import Alike, Replies, Stacked, Traffic, check_rows, everyone_failed, needs_graph, set_aside
 from fedkin.engines.host import Answer
 from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph
@@ -47,7 +46,7 @@ class Asking(ABC):
         """An engine sets this when it has started a host anew: the recipe is replayed before anyone acts."""
 
     @abstractmethod
-    def _answer_to(self, task: str, request: Request) -> Answer:
+    def answer(self, task: str, request: Request) -> Answer:
         """What the clients `request.ids` (positions in the federation) answer, in the order asked."""
 
     @abstractmethod
@@ -57,20 +56,15 @@ class Asking(ABC):
         """The same after letters went along the edges of the graph from the `senders` to the clients `request.ids`."""
 
     def ask(
-        self,
-        task: str,
-        ids: np.ndarray,
-        per_client: Mapping[str, Tensor] | None = None,
-        shared: Mapping[str, Any] | None = None,
-        bill: bool = True,
+        self, task: str, ids: np.ndarray, per_client: Stacked = None, shared: Alike = None, bill: bool = True
     ) -> Replies:
         request = Request(ids, dict(per_client or {}), dict(shared or {}))
         check_rows(task, request)
         if self.restarted:
             self._replay()
-        answer = self._answer_to(task, request)
+        answer = self.answer(task, request)
         if answer.forgot:
-            answer = self._reminded(answer, partial(self._answer_to, task, request))
+            answer = self._reminded(answer, partial(self.answer, task, request))
         if bill and not self._reminding:
             self.traffic.add(request, answer.ids, answer.arrays)
         if answer.failed and not len(answer.ids):
@@ -87,7 +81,7 @@ class Asking(ABC):
         letter: str,
         task: str,
         ids: np.ndarray,
-        shared: Mapping[str, Any] | None = None,
+        shared: Alike = None,
         bill: bool = True,
         padded: bool = False,
         senders: np.ndarray | None = None,

@@ -17,14 +17,12 @@ from fedkin.models import ModelSpec
 from fedkin.streams import Streams
 
 
-class InProcess(Asking, Host):
+class InProcess(Host, Asking):
     """The `Clients` contract on one machine: one host with everybody in it."""
 
     def __init__(self, federation: Federation, spec: ModelSpec, streams: Streams, workers: int | None = None) -> None:
         Host.__init__(self, federation, spec, streams, workers)
         Asking.__init__(self, federation.names, federation.train.sizes)
-
-    _answer_to = Host.answer
 
     def _exchange(
         self, letter: str, task: str, request: Request, graph: ClientGraph, padded: bool, senders: np.ndarray

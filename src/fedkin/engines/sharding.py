@@ -116,7 +116,7 @@ class Sharded(Asking):
 
     # --- the contract -------------------------------------------------------------------------------------------------
 
-    def _answer_to(self, task: str, request: Request) -> Answer:
+    def answer(self, task: str, request: Request) -> Answer:
         ids, asked = request.ids, self._asked(request.ids)
         questions = {}
         for host, positions in asked.items():

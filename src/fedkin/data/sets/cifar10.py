@@ -9,12 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.data.archive import open_archive
-from fedkin.data.federate import Recipe
 from fedkin.data.images import images
 from fedkin.data.registry import dataset
-from fedkin.data.source import Arrays, File, Source, check, check_counts
+from fedkin.data.source import File, Source, check, check_counts
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 BATCHES = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
@@ -66,7 +64,7 @@ def read_arrays(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
     return _whole({"train_x": train, "train_y": train_y, "test_x": batch("test_images.npy.xz"), "test_y": test_y})
 
 
-@dataset(
+cifar10 = dataset(
     name="cifar10",
     description="colour photographs 32×32 of ten kinds of things",
     size="50,000 + 10,000 colour images, 10 classes, 170 MB",
@@ -96,14 +94,8 @@ def read_arrays(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
             ("cifar10", "cifar-10"),
         ),
     ),
+)(
+    images(
+        CLASSES, 'Inputs (3, 32, 32) in [0, 1]; standardise="symmetric" gives [−1, 1] (FedU); see `fedkin.data.images`.'
+    )
 )
-def cifar10(
-    arrays: Arrays,
-    recipe: Recipe,
-    standardise: str = "unit",
-    files: str = "all",
-    shape: str = "image",
-    samples: int | None = None,
-) -> Federation:
-    """Inputs (3, 32, 32) in [0, 1]; standardise="symmetric" gives [−1, 1] (FedU); see `fedkin.data.images`."""
-    return images(arrays, recipe, CLASSES, standardise, files, shape, samples)

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedkin.data.federate import Recipe
 from fedkin.data.images import images
 from fedkin.data.registry import dataset
-from fedkin.data.source import Arrays, File, Source, check, check_counts
+from fedkin.data.source import File, Source, check, check_counts
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 MNIST_TRAIN = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
@@ -64,7 +62,7 @@ def _sources(
     return Source("upstream", archives, read, folders), Source("unpacked", plain, read, folders)
 
 
-@dataset(
+mnist = dataset(
     name="mnist",
     description="handwritten digits 28×28",
     size="60,000 + 10,000 grey images, 10 classes, 11 MB",
@@ -87,23 +85,13 @@ def _sources(
         ("mnist", "MNIST/raw"),
         (MNIST_TRAIN, MNIST_TEST),
     ),
-)
-def mnist(
-    arrays: Arrays,
-    recipe: Recipe,
-    standardise: str = "unit",
-    files: str = "all",
-    shape: str = "image",
-    samples: int | None = None,
-) -> Federation:
-    """Inputs (1, 28, 28) in [0, 1] unless told otherwise; see `fedkin.data.images`."""
-    return images(arrays, recipe, range(10), standardise, files, shape, samples)
+)(images(range(10), "Inputs (1, 28, 28) in [0, 1] unless told otherwise; see `fedkin.data.images`."))
 
 
 CLOTHES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 
 
-@dataset(
+fashion_mnist = dataset(
     name="fashion-mnist",
     description="articles of clothing 28×28",
     size="60,000 + 10,000 grey images, 10 classes, 30 MB",
@@ -121,14 +109,4 @@ CLOTHES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt",
         ("fashion-mnist", "fashion_mnist", "FashionMNIST/raw"),
         ((6000,) * 10, (1000,) * 10),
     ),
-)
-def fashion_mnist(
-    arrays: Arrays,
-    recipe: Recipe,
-    standardise: str = "unit",
-    files: str = "all",
-    shape: str = "image",
-    samples: int | None = None,
-) -> Federation:
-    """Inputs (1, 28, 28) in [0, 1] unless told otherwise; see `fedkin.data.images`."""
-    return images(arrays, recipe, CLOTHES, standardise, files, shape, samples)
+)(images(CLOTHES, "Inputs (1, 28, 28) in [0, 1] unless told otherwise; see `fedkin.data.images`."))

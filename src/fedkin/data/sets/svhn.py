@@ -7,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedkin.data.federate import Recipe
 from fedkin.data.images import images
 from fedkin.data.matlab import read_matlab
 from fedkin.data.registry import dataset
-from fedkin.data.source import Arrays, File, Source, check, check_counts
-from fedkin.federation import Federation
+from fedkin.data.source import File, Source, check, check_counts
 
 TRAIN = (4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659)
 TEST = (1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595)
@@ -34,7 +32,7 @@ def read_upstream(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
     return {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
 
 
-@dataset(
+svhn = dataset(
     name="svhn",
     description="digits of house numbers, colour crops 32×32",
     size="73,257 + 26,032 colour images, 10 classes, 246 MB",
@@ -59,14 +57,4 @@ def read_upstream(files: Mapping[str, Path]) -> dict[str, np.ndarray]:
             ("svhn", "SVHN"),
         ),
     ),
-)
-def svhn(
-    arrays: Arrays,
-    recipe: Recipe,
-    standardise: str = "unit",
-    files: str = "all",
-    shape: str = "image",
-    samples: int | None = None,
-) -> Federation:
-    """Inputs (3, 32, 32) in [0, 1] unless told otherwise; see `fedkin.data.images`."""
-    return images(arrays, recipe, range(10), standardise, files, shape, samples)
+)(images(range(10), "Inputs (3, 32, 32) in [0, 1] unless told otherwise; see `fedkin.data.images`."))
