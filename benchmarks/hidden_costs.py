@@ -69,7 +69,7 @@ def watched(spent: dict[str, list[float]]) -> Iterator[None]:
         (Run, "_ask_everyone", lambda run, post, disclose: "end" if disclose else ("post" if post else "pre")),
         (algorithm.Algorithm, "round", lambda *_: "rounds"),
         (fedu, "total_variation", lambda *_: "log"),
-        (fedpnp, "total_variation", lambda *_: "log"),
+        (fedpnp, "total_variations", lambda *_: "log"),
         (algorithm, "follow_influence", lambda *_: "log"),
         (fedu, "follow_influence", lambda *_: "log"),
         (Run, "_result", lambda *_: "result"),

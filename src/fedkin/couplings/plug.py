@@ -17,11 +17,6 @@ from fedkin.graphs import ClientGraph
 ITERATIVE = "tv"
 
 
-def denoiser_names() -> tuple[str, ...]:
-    """All denoisers that can be named."""
-    return (*denoisers.filter_names(), ITERATIVE)
-
-
 def refuse_unknown(denoiser: str) -> None:
     """Refuse a denoiser that cannot be named."""
     if denoiser != ITERATIVE:

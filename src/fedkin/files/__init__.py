@@ -39,41 +39,13 @@ __all__ = [
     "write_tensors",
 ]
 
-_ROOMS = {
-    "atomic": (
-        "Bytes",
-        "append",
-        "clean_up",
-        "owner_only",
-        "whole",
-        "whole_folder",
-        "write_atomic",
-    ),
-    "lock": ("Lock",),
-    "manifest": (
-        "MANIFEST",
-        "FileBatch",
-        "Manifest",
-    ),
-    "text": (
-        "OWN_FUNCTION",
-        "as_json",
-        "plain",
-        "read_json",
-        "read_text",
-        "versions",
-        "write_json",
-    ),
-    "tensors": (
-        "read_tensors",
-        "write_tensors",
-    ),
-}
+_ROOMS = ("text", "atomic", "lock", "manifest", "tensors")
 
 
 def __getattr__(name: str) -> Any:
-    """Each part when it is asked for: graphs are written without torch."""
-    for room, names in _ROOMS.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{room}"), name)
+    """Each part when it is asked for: graphs are written without torch, which `tensors` needs."""
+    for room in _ROOMS if name in __all__ else ():
+        found = vars(import_module(f"{__name__}.{room}")).get(name)
+        if found is not None:
+            return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
