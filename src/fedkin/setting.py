@@ -73,7 +73,7 @@ class Setting:
 
     @property
     def everyone(self) -> np.ndarray:
-        return np.arange(len(self))
+        return np.arange(len(self.names))
 
     @cached_property
     def keys(self) -> np.ndarray:
