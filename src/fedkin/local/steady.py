@@ -39,10 +39,9 @@ def steadily(function: Train, shard: Shard, request: Request, rows: Tensor, coun
     """What `function` trains from `rows` (k, B), at rates at which it is not wild; `counters` move on in place."""
     settings = request.shared.get("sgd", {})
     limit = 0 if settings.get("privacy") or request.mail is not None else settings.get("halvings", 0)
-    so_far = (
-        halved(shard, request.ids).numpy() if limit and "halvings" in shard.store else np.zeros((len(rows), 2), int)
-    )
-    times, since = so_far.T.copy()
+    times, since = np.zeros((len(KEPT), len(rows)), dtype=np.int64)
+    if limit and "halvings" in shard.store:
+        times, since = (own.numpy().copy() for own in halved(shard, request.ids).values())
     before = counters.clone()
     shard.moments.clear()
     if times.any():
@@ -67,10 +66,10 @@ def steadily(function: Train, shard: Shard, request: Request, rows: Tensor, coun
     return replace(trained, keep={**trained.keep, **kept})
 
 
-def halved(shard: Shard, ids: np.ndarray, kept: Mapping[str, Tensor] | None = None) -> Tensor:
-    """How often each client halved its rate, and in which round for the last time, (k, 2): as `kept`, or as in the store."""
-    found = {name: shard.store[name][ids] for name in KEPT if name in shard.store} | dict(kept or {})
-    return torch.stack([found.get(name, torch.zeros(len(ids), dtype=torch.int64)).cpu() for name in KEPT], dim=1)
+def halved(shard: Shard, ids: np.ndarray, kept: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """How often each client halved its rate, and in which round for the last time, (k,) each: as `kept`, or as in the store."""
+    found = {name: shard.store[name][ids].cpu() for name in KEPT if name in shard.store} | dict(kept or {})
+    return {name: found.get(name, torch.zeros(len(ids), dtype=torch.int64)) for name in KEPT}
 
 
 def at_rates(

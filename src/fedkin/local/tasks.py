@@ -190,7 +190,7 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
       commit     False: leave the client's private state as it was (the run looks ahead to evaluate *post*);
       evaluate   parts ("validation", "test") to evaluate the client's model on after training;
       disclose   True: give back the client's whole model as "model" (to save it where it was asked for), its "counters", and
-                 how often it "halved" its rate (see `fedkin.local.steady`).
+                 how often it halved its rate (see `fedkin.local.steady`).
     What the function trains must not depend on the last three (`ahead.ASIDE`).
     The reply holds "rows" (shared columns), "loss", "moved" = ‖Δ parameters‖ and what `evaluate` and `extra` add.
     """
@@ -214,7 +214,7 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
             if parts := shared.get("evaluate"):
                 reply |= _evaluated(shard, request.ids, model, parts)
             if shared.get("disclose"):
-                reply |= {"model": model, "counters": counters, "halved": halved(shard, request.ids, trained.keep)}
+                reply |= {"model": model, "counters": counters, **halved(shard, request.ids, trained.keep)}
             if shared.get("commit", True):
                 own = dict(trained.keep)
                 if counters.shape[1]:
@@ -280,7 +280,7 @@ def evaluate_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     rows = composed(shard, request, request.per_client["rows"], staying(shard, request))
     reply = _evaluated(shard, request.ids, rows, request.shared["parts"])
     if request.shared.get("disclose"):
-        reply |= {"model": rows, "halved": halved(shard, request.ids)}
+        reply |= {"model": rows, **halved(shard, request.ids)}
         reply["counters"] = shard.private("counters", shard.spec.initial_counters)[request.ids]
     return reply
 

@@ -41,9 +41,9 @@ def notices(roster: Roster, history: History, callbacks: Sequence[Callback], sin
 def slower(final: Mapping[str, Replies], names: Sequence[str]) -> tuple[str, ...]:
     """A line if clients trained at a lower rate than asked for (see `fedkin.local.steady`)."""
     replies = final["post"]
-    if "halved" not in replies.arrays:
+    if "halvings" not in replies.arrays:
         return ()
-    times, since = replies["halved"].cpu().numpy().T
+    times, since = (replies[name].cpu().numpy() for name in ("halvings", "halved_in"))
     some = np.flatnonzero(times)
     if not len(some):
         return ()

@@ -22,6 +22,7 @@ from fedkin.engines.host import Answer
 from fedkin.engines.sharding import Question
 from fedkin.errors import FedkinError
 from fedkin.federation import PARTS
+from fedkin.local.steady import KEPT as HALVED
 from fedkin.models import ModelSpec
 from fedkin.roster import Roster
 from fedkin.task import Task
@@ -57,7 +58,7 @@ def expected(question: Question, spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     width, shared = spec.layout.width, question.shared
     private = (*shared.get("private", ()), *shared.get("home", ()))
     known: dict[str, tuple[int, ...]] = {"loss": (), "moved": (), "epsilon": (), "rounds_left": (), "model": (width,)}
-    known |= {"counters": (len(spec.layout.counters),), "halved": (2,)}
+    known |= {"counters": (len(spec.layout.counters),)} | dict.fromkeys(HALVED, ())
     if "sgd" in shared:
         known["rows"] = (width - int(spec.layout.mask(private).sum()),)
     return known
@@ -225,7 +226,7 @@ def plausible(
     for site, answer in given.items():
         faults[site] += _out_of_range(answer, questions[site], members[site][answer.ids], roster)
     known = _sample_counts(roster)
-    for key in {key for answer in given.values() for key in answer.arrays} - known.keys() - {"halved"}:
+    for key in {key for answer in given.values() for key in answer.arrays} - known.keys() - {*HALVED}:
         for site, fault in _too_far(key, given, questions, far):
             faults[site].append(fault)
     for site, answer in given.items():
@@ -258,8 +259,9 @@ def _out_of_range(answer: Answer, question: Question, clients: np.ndarray, roste
             if key not in ("count", "sizes", *(f"{part}_count" for part in PARTS)):
                 some = torch.where(flat == 0, due, flat)  # of a metric that has no value
             yield (some != due).any(dim=1), _says(key, "is not the number of samples it joined with")
-        elif key == "halved":
-            yield (flat < 0).any(dim=1) | (flat[:, 0] > MOST_HALVINGS), _says(key, "cannot be")
+        elif key in HALVED:
+            most = MOST_HALVINGS if key == HALVED[0] else np.inf
+            yield ((flat < 0) | (flat > most)).any(dim=1), _says(key, "cannot be")
         elif key == "label_counts":
             wrong = (flat < 0).any(dim=1) | (flat.double().sum(dim=1) != torch.from_numpy(roster.train[clients]))
             yield wrong, _says(key, "does not sum to the number of samples it joined with")
