@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BEYOND, BEYOND_WITH_STATISTICS = 10.0, 100.0
 """Times the loss of a network of zeros: training that ends there, and rose, is wild. A mean training loss up to half of this number
 is not looked into. (Running statistics lag behind in evaluation, so that a loss there says less of training.)"""
-KEPT = ("halvings", "halved_in")
+HALVED = ("halvings", "halved_in")
 """Private state: how often a client halved its rate, and in which round for the last time."""
 FARTHER = 3.0
 """Times the length of the trained row: a personal model up to there is not looked into."""
@@ -39,7 +39,7 @@ def steadily(function: Train, shard: Shard, request: Request, rows: Tensor, coun
     """What `function` trains from `rows` (k, B), at rates at which it is not wild; `counters` move on in place."""
     settings = request.shared.get("sgd", {})
     limit = 0 if settings.get("privacy") or request.mail is not None else settings.get("halvings", 0)
-    times, since = np.zeros((len(KEPT), len(rows)), dtype=np.int64)
+    times, since = np.zeros((len(HALVED), len(rows)), dtype=np.int64)
     if limit and "halvings" in shard.store:
         times, since = (own.numpy().copy() for own in halved(shard, request.ids).values())
     before = counters.clone()
@@ -62,14 +62,14 @@ def steadily(function: Train, shard: Shard, request: Request, rows: Tensor, coun
         trained = as_one_training({"all": (np.arange(len(rows)), trained), "anew": (wild, again)}, len(rows))
     if not times.any():
         return trained
-    kept = dict(zip(KEPT, map(torch.as_tensor, (times, since))))
+    kept = dict(zip(HALVED, map(torch.as_tensor, (times, since))))
     return replace(trained, keep={**trained.keep, **kept})
 
 
 def halved(shard: Shard, ids: np.ndarray, kept: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """How often each client halved its rate, and in which round for the last time, (k,) each: as `kept`, or as in the store."""
-    found = {name: shard.store[name][ids].cpu() for name in KEPT if name in shard.store} | dict(kept or {})
-    return {name: found.get(name, torch.zeros(len(ids), dtype=torch.int64)) for name in KEPT}
+    found = {name: shard.store[name][ids].cpu() for name in HALVED if name in shard.store} | dict(kept or {})
+    return {name: found.get(name, torch.zeros(len(ids), dtype=torch.int64)) for name in HALVED}
 
 
 def at_rates(

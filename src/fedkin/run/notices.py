@@ -38,7 +38,7 @@ def notices(roster: Roster, history: History, callbacks: Sequence[Callback], sin
     return tuple(notes)
 
 
-def slower(final: Mapping[str, Replies], names: Sequence[str]) -> tuple[str, ...]:
+def at_lower_rates(final: Mapping[str, Replies], names: Sequence[str]) -> tuple[str, ...]:
     """A line if clients trained at a lower rate than asked for (see `fedkin.local.steady`)."""
     replies = final["post"]
     if "halvings" not in replies.arrays:

@@ -12,7 +12,7 @@ from fedkin.models import rows_of
 from fedkin.result import Models, Result
 from fedkin.run.deployed import choose_trained, on_global_test, per_client_metrics, picked, whole_models
 from fedkin.run.falling import still_falling
-from fedkin.run.notices import notices, single_class, slower
+from fedkin.run.notices import at_lower_rates, notices, single_class
 from fedkin.run.private import SHOWN
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def outcome_of(run: Run) -> Result:
             *run.begun,
             *run.notes,
             *notices(run.roster, run.history, run.callbacks, facts["single_class"]),
-            *slower(run.final, run.setting.names),
+            *at_lower_rates(run.final, run.setting.names),
             *still_falling(run.history),
         ),
         facts=facts,

@@ -22,7 +22,7 @@ from fedkin.engines.host import Answer
 from fedkin.engines.sharding import Question
 from fedkin.errors import FedkinError
 from fedkin.federation import PARTS
-from fedkin.local.steady import KEPT as HALVED
+from fedkin.local.steady import HALVED
 from fedkin.models import ModelSpec
 from fedkin.roster import Roster
 from fedkin.task import Task
