@@ -20,6 +20,7 @@ from torch import Tensor
 from fedkin.errors import unknown
 from fedkin.graphs.statistics import moments, noisy_moments
 from fedkin.local import ahead
+from fedkin.local.curves import row_curves
 from fedkin.local.mail import Mail
 from fedkin.local.private import Account
 from fedkin.local.sgd import Sgd
@@ -28,6 +29,7 @@ from fedkin.local.steady import steadily
 from fedkin.local.terms import Pull, Shift, Term
 from fedkin.local.training import evaluate_rows, train_rows
 from fedkin.privacy.noise import spend
+from fedkin.task.curves import CURVES
 
 
 @dataclass(frozen=True)
@@ -149,11 +151,13 @@ def narrowed(shard: Shard, request: Request, values: Tensor) -> Tensor:
 
 
 def _evaluated(shard: Shard, ids: np.ndarray, rows: Tensor, parts: list[str]) -> dict[str, Tensor]:
-    return {
+    found = {
         f"{part}_{name}": values
         for part in parts
+        if part != CURVES
         for name, values in evaluate_rows(shard, ids, rows, part).items()  # type: ignore[arg-type]
     }
+    return found | (row_curves(shard, ids, rows) if CURVES in parts else {})
 
 
 @dataclass(frozen=True)
@@ -187,7 +191,7 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
       private    names of the tensors that never leave the client by the method;
       home       names of those that never leave it by the run's options;
       commit     False: leave the client's private state as it was (the run looks ahead to evaluate *post*);
-      evaluate   parts ("validation", "test") to evaluate the client's model on after training;
+      evaluate   parts ("validation", "test") to evaluate the client's model on after training, and "curves";
       disclose   True: give back the client's whole model as "model" (to save it where it was asked for).
     The function itself does not see the last three: what it trains is the same whatever else is asked.
     The reply holds "rows" (shared columns), "loss", "moved" = ‖Δ parameters‖ and what `evaluate` and `extra` add.

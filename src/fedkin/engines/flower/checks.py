@@ -22,9 +22,11 @@ from fedkin.engines.host import Answer
 from fedkin.engines.sharding import Question
 from fedkin.errors import FedkinError
 from fedkin.federation import PARTS
+from fedkin.local.curves import no_curves
 from fedkin.models import ModelSpec
 from fedkin.roster import Roster
 from fedkin.task import Task
+from fedkin.task.curves import CURVES, NO_VALUE
 from fedkin.task.judging import may_lack
 
 SLACK = 2**20
@@ -56,6 +58,7 @@ def expected(question: Question, spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     private = (*shared.get("private", ()), *shared.get("home", ()))
     known: dict[str, tuple[int, ...]] = {"loss": (), "moved": (), "epsilon": (), "rounds_left": (), "model": (width,)}
     known["counters"] = (len(spec.layout.counters),)
+    known |= {name: tuple(value.shape[1:]) for name, value in no_curves(0).items()}
     if "sgd" in shared:
         known["rows"] = (width - int(spec.layout.mask(private).sum()),)
     return known
@@ -67,7 +70,8 @@ def required(question: Question, task: Task) -> set[str]:
     names = {"rows", "loss", "moved"} if training else set()
     asked = "parts" if question.task == "evaluate" else "evaluate" if training else ""
     parts = question.shared.get(asked, ())
-    return names | {f"{part}_{what}" for part in parts for what in ("loss", *task.metric_keys, "count")}
+    judged = {f"{part}_{what}" for part in parts if part in PARTS for what in ("loss", *task.metric_keys, "count")}
+    return names | judged | ({"roc", "calibration"} if CURVES in parts and not task.numeric else set())
 
 
 def read_answer(
@@ -247,6 +251,7 @@ def _out_of_range(answer: Answer, question: Question, clients: np.ndarray, roste
     counts |= {"count": roster.test} if question.task == "cross_evaluate" else {}
     ranges = {f"{part}_{key}": limits for part in PARTS for key, limits in roster.task.ranges.items()}
     ranges |= {"metric": roster.task.ranges[roster.task.metric]} if question.task == "cross_evaluate" else {}
+    ranges |= {"roc": (NO_VALUE, 1.0), "calibration": (0.0, 1.0)}
     choices = [len(v) for v in question.shared.values() if isinstance(v, Tensor) and v.ndim > 1]
     choices += [v.shape[1] for v in question.per_client.values() if v.ndim > 2]
     for key, value in answer.arrays.items():

@@ -31,6 +31,7 @@ from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.federation.folds import folded, whole_training
 from fedkin.files import clean_up, owner_only, write_atomic, write_json
+from fedkin.local.curves import no_curves
 from fedkin.local.mail import Mail
 from fedkin.local.tasks import Request
 from fedkin.models import ModelSpec
@@ -190,6 +191,8 @@ class Site:
         arrays = dict(answer.arrays)
         if "model" in arrays:
             arrays["model"] = self._own_models(host, state, head, answer.ids, arrays)
+        if "roc" in arrays and not self.settings.policy.curves:
+            arrays |= no_curves(len(answer.ids))
         self.settings.policy.check_arrays(arrays, head, host.shard.spec.layout)
         told = {
             "answered": [host.names[k] for k in answer.ids],

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedkin.compute.threads import one_thread
+from fedkin.local.curves import no_curves, points_of
 from fedkin.local.mail import Mail
 from fedkin.local.relax.linear import initial_row
 from fedkin.local.relax.settings import Relaxation, neighbours_of
@@ -282,6 +283,19 @@ class LearnerNodes:
             reply |= {f"{part}_{name}": table[:, column] for column, name in enumerate(names)}
             reply[f"{part}_count"] = torch.from_numpy(split.sizes[ids])
         return reply
+
+    def curves(self, ids: np.ndarray) -> dict[str, Tensor]:
+        """The curves of every client's estimator on its test samples; none where targets are numbers."""
+        if self.task.numeric:
+            return {}
+        told, split = no_curves(len(ids)), self.shard.federation.test
+        for position, k in enumerate(ids):
+            x, y = split[int(k)]
+            if len(x):
+                outputs, _ = self._loss(self.learners[int(k)], x, y)
+                for name, points in points_of(self.task, outputs, torch.as_tensor(y)).items():
+                    told[name][position] = points
+        return told
 
     def disclose(self, ids: np.ndarray) -> dict[str, Tensor]:
         """The clients' rows and counters where they have one architecture; empty ones otherwise."""
