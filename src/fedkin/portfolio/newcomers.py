@@ -20,7 +20,8 @@ def read_newcomers(
     `client` and `target` name columns; by default those of the run's own table.
     """
     from fedkin.data.tabular import read_table
-    from fedkin.federation.table import tidy
+    from fedkin.federation.columns import cleaned, known
+    from fedkin.federation.table import groups, tidy
     from fedkin.result.predict import inputs_of
 
     source = result.config["data"]
@@ -32,12 +33,16 @@ def read_newcomers(
     for column in (client, target):
         if column not in frame.columns:
             raise unknown(f"column in {path}", column, list(frame.columns))
-    if frame[[client, target]].isna().any(axis=None):
+    names = known(frame[client])
+    answers = cleaned(frame[target], tuple(map(str, source.get("missing_values", ()))), source.get("decimal", "."))
+    if names.isna().any() or answers.isna().any():
         raise FedkinError(f"{path}: a row has no {client} or no {target}; fill it in or drop the row")
     x = inputs_of(result, frame.drop(columns=[client, target]) if not result.facts.get("inputs") else frame)
-    y = frame[target].to_numpy()
+    y = answers.to_numpy()
     if result.task.classes:
         codes = {str(label): label for label in result.task.classes}
+        if y.dtype.kind == "f" and bool((np.mod(y, 1) == 0).all()):  # classes that are numbers are whole
+            y = y.astype(np.int64)
         strange = [value for value in y if str(value) not in codes]
         if strange:
             raise unknown(f"class in column {target!r}", strange[0], result.task.classes)
@@ -45,8 +50,7 @@ def read_newcomers(
         y = np.array(y.tolist())
     scale = result.task.scale
     y = y if scale is None else scale.shrink(y)
-    names = frame[client].astype(str).str.strip().to_numpy()
-    clients = {name: (x[names == name], y[names == name]) for name in dict.fromkeys(names)}
+    clients = {name: (x[own], y[own]) for name, own in groups(names).items()}
     classes = list(result.task.classes) if result.task.classes else None
     made = Federation.from_arrays(clients, task=result.task.kind, classes=classes, test_fraction=test_fraction)
     return made if scale is None else replace(made, task=replace(result.task, loss=made.task.loss))

@@ -86,7 +86,9 @@ def context(run: Result) -> str:
     """What was trained on what, in one line."""
     config = run.config
     data = config["data"]
-    parts = [str(data.get("name", "own data")), f"{len(run.names):,} clients"]
+    parts = [Path(data["path"]).name if "path" in data else str(data.get("name", "own data"))]
+    parts += [f"target {data['target']}"] if "target" in data else []
+    parts += [f"{len(run.names):,} clients"]
     if "partition" in data:
         parts.append(str(data["partition"]))
     parts += [f"{int(np.sum(run.sizes)):,} training samples", f"model {config['model']['name']}"]
