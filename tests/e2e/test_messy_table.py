@@ -85,6 +85,24 @@ def test_the_walk_from_file_to_predictions(tmp_path: Path, monkeypatch: pytest.M
     assert lines[1].startswith("V-00000,01,")
 
 
+def test_a_thirteenth_site_joins_with_its_own_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = hospitals()
+    late = frame["hospital "].isin(["11", "12"])
+    frame[~late].to_csv("visits.csv", index=False, sep=";")
+    frame[late].to_csv("new.csv", index=False, sep=";")
+    told = ("--sep", ";", "--id", "visit", "--date", "admitted", "--missing", "-999", "--decimal", ",")
+    table = ("--csv", "visits.csv", "--client", "hospital", "--target", "died")
+    says("auto", *table, *told, "--model", "mlr", "--effort", "quick", "--rounds", "3", "--out", "runs/a")
+    assert "11" in says("join", "runs/a", "--csv", "new.csv", "--out", "runs/b")
+    found = says("predict", "runs/b", "new.csv", "--client-column", "hospital")
+    lines = found.strip().splitlines()
+    assert lines[0] == "visit,hospital,prediction,probability,probability_0,probability_1"
+    assert len(lines) == int(late.sum()) + 1
+    page = Path(says("report", "runs/a", "--out", "page.html").split()[-1]).read_text()
+    assert "visits.csv · target died" in page
+
+
 def test_the_sentinel_is_noticed_where_nobody_told() -> None:
     federation = Federation.from_frame(hospitals(), "hospital", "died", id="visit", date="admitted", drop="weight")
     assert any("'lab': -999 occurs" in note and "--missing -999" in note for note in federation.notes)

@@ -53,4 +53,6 @@ def read_newcomers(
     clients = {name: (x[own], y[own]) for name, own in groups(names).items()}
     classes = list(result.task.classes) if result.task.classes else None
     made = Federation.from_arrays(clients, task=result.task.kind, classes=classes, test_fraction=test_fraction)
-    return made if scale is None else replace(made, task=replace(result.task, loss=made.task.loss))
+    made = made if scale is None else replace(made, task=replace(result.task, loss=made.task.loss))
+    of = {**source, "path": str(Path(path).resolve()), "client": client, "target": target}
+    return replace(made, inputs=tuple(result.facts.get("inputs") or ()), source=of)
