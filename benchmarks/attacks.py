@@ -5,7 +5,7 @@
                                              docs/robustness.md
 
 HAR is taken from $FEDKIN_DATA, the cache or upstream (see docs/data.md). The committed numbers are of `--cases digits --rounds 30`
-and `--cases har --rounds 10`, seed 0; docs/robustness.md says which rows are of an older recommendation (`Algorithm.defence`).
+and `--cases har --rounds 50`, seed 0; docs/robustness.md says which rows are of an older recommendation (`Algorithm.defence`).
 `choose` compares defences on seed 100, by the honest clients' loss on a third of their training samples that is held out.
 """
 
