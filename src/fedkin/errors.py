@@ -55,6 +55,10 @@ def refuse_truth_values(owner: str, model: type[BaseModel], given: Mapping[str, 
 def first_fault(owner: str, problem: ValidationError) -> str:
     """The first fault of a pydantic error in one line: the parameter, its value, and what is allowed."""
     fault = problem.errors()[0]
-    name = ".".join(str(part) for part in fault["loc"]) or "parameters"
+    name = ".".join(str(part) for part in fault["loc"])
     message = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "missing":
+        return f"{owner}: {name} is missing"
+    if not name:  # of several parameters together
+        return f"{owner}: {message}"
     return f"{owner}: {name} = {fault.get('input')!r} is not allowed: {message[0].lower()}{message[1:]}"

@@ -306,6 +306,11 @@ def test_bad_tables_are_refused_in_one_line(changes: dict[str, Any], message: st
     assert "\n" not in str(refused.value)
 
 
+def test_a_table_without_delta_says_so() -> None:
+    with pytest.raises(FedkinError, match=r"privacy\.delta is missing$"):
+        train(federation(), "mlr", "fedavg", rounds=1, privacy={"level": "sample", "epsilon": 6})
+
+
 @pytest.mark.parametrize(
     ("model", "method", "parameters", "graph", "message"),
     [
