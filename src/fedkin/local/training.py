@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.compute.memory import copied
 from fedkin.compute.steps import Rule
 from fedkin.local.batches import Batch, Plan, count_steps, plan_batches
 from fedkin.local.forecasts import forecast_errors, forecast_names
@@ -117,7 +118,7 @@ def train_chunks(
     Batches depend on (seed, purpose, round, client name) only. `counters` (k, C) are updated in place. A method that
     trains two models on the same batches gives each a `label`: what step rules remember is kept under it.
     """
-    rows = rows.clone(memory_format=torch.contiguous_format)
+    rows = copied(rows)
     losses = rows.new_zeros(len(rows))
     keys, sizes, offsets = shard.keys[ids], shard.train.sizes[ids], shard.train.offsets[ids]
     words = shard.streams.words(purpose, round, keys)
