@@ -134,25 +134,22 @@ def states(cells: Sequence[Cell], checked: Sequence[Cell]) -> str:
     """Which states of the code made the cells, and how many of the older ones were computed again and agree."""
     made = Counter(cell.get("commit", "") for cell in cells)
     older = made.pop("", 0)
-    parts = (
-        [
-            f"**Cells and the code.** {sum(made.values())} of {len(cells)} cells tell the commit that made them: {counted(made)}."
-        ]
-        if made
-        else []
-    )
+    parts = ["**Cells and the code.**"]
+    if made:
+        parts.append(f"{sum(made.values())} of {len(cells)} cells tell the commit that made them: {counted(made)}.")
     if not older:
         return " ".join(parts)
-    still = {(cell["case"], cell["method"], cell["seed"]) for cell in cells if "commit" not in cell}
-    own = [told for told in checked if (told["case"], told["method"], told["seed"]) in still]
-    other = [told for told in own if not told["agrees"]]
-    parts.append(f"The other {older} are of older states.")
-    if own:
-        parts.append(f"A random sample of {len(own)} of these, methods and federations as evenly as they go, was computed again at "
-                     f"{', '.join(sorted({told['commit'] for told in own}))}: {len(own) - len(other)} agree (same rate; held-out loss and test mean to a "
-                     f"thousandth).")  # fmt: skip
+    parts.append(f"{older if made else 'All'} cells are of older states.")
+    if checked:
+        still = {(cell["case"], cell["method"], cell["seed"]) for cell in cells if "commit" not in cell}
+        own = [told for told in checked if (told["case"], told["method"], told["seed"]) in still]
+        other = [told for told in own if not told["agrees"]]
+        parts.append(f"A random sample of {len(checked)} of the older ones, methods and federations as evenly as they go, was computed again at "
+                     f"{', '.join(sorted({told['commit'] for told in checked}))}: {sum(told['agrees'] for told in checked)} agreed (same rate; held-out "
+                     f"loss and test mean to a thousandth). What did not is computed anew with its method or federation. Of those sampled that still "
+                     f"stand here, {len(own) - len(other)} of {len(own)} agree.")  # fmt: skip
         if other:
-            parts.append("Not: " + "; ".join(difference(told) for told in other) + ".")
+            parts.append("Not yet anew: " + "; ".join(difference(told) for told in other) + ".")
     return " ".join(parts)
 
 

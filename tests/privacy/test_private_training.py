@@ -284,6 +284,17 @@ def test_every_method_spends_its_budget_and_tells_no_loss(name: str) -> None:
     assert result.facts["privacy"]["secret_noise"]
 
 
+@pytest.mark.parametrize(
+    ("model", "stays"),
+    [("mlp:6", "classifier"), (lambda: nn.Sequential(nn.Linear(5, 4), nn.GELU(), nn.Linear(4, 3)), "2")],
+)
+def test_with_tensors_that_stay_at_home(model: Any, stays: str) -> None:
+    result = train(federation(), model, "fedavg", rounds=2, privacy=PRIVACY, private=stays)
+    heads = [module.get_submodule(stays).weight for module in result.models.values()]
+    assert not torch.equal(heads[0], heads[1])
+    assert np.all(result.extras["epsilon"].numpy() <= 6 * (1 + 1e-6))
+
+
 def norms() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
 

@@ -31,8 +31,8 @@ class CFL(Algorithm):
     history's log tells ‖mean Δ‖ and max ‖Δ‖ to choose ε₁ and ε₂ by. ε₁ = 0 is FedAvg; `truth["cluster"]`, where known,
     gives the Rand index.
 
-    Published code cuts by complete linkage, which is another bipartition, and averages clients alike. The paper's further
-    test on the cross-cluster similarity is not made, in the published code nor here.
+    Published code (felisat/clustered-federated-learning) cuts by complete linkage, which is another bipartition, and averages
+    clients alike. The paper's further test on the cross-cluster similarity is not made, in the published code nor here.
 
     Reference: Sattler, Müller and Samek, Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization
     Under Privacy Constraints, 2020.

@@ -32,11 +32,11 @@ class PFedGraph(Algorithm):
 
     Π is the Euclidean projection on the simplex, so the programme needs no solver. The pull μ compares with the models that
     were averaged, through one vector u_i = Σ_j A_ij w_j/‖w_j‖ that travels beside the model. Distances and cosines count
-    trainable parameters; a client that did not move is like itself alone. λ → ∞ and μ = 0 is FedAvg, λ → 0 and μ = 0 is Local (unless two clients are alike). λ is `alpha`,
-    as on the authors' command line, μ is their `lam`, with their defaults.
+    trainable parameters; a client that did not move is like itself alone. λ → ∞ and μ = 0 is FedAvg, λ → 0 and μ = 0 is
+    Local (unless two clients are alike). λ is `alpha`, as on the authors' command line, μ is their `lam`, with their defaults.
 
-    Published code rounds cosines above 0.9 up to 1, and adds +μ cos(w, ·) to the loss, which pushes a client away from its
-    collaborators; here the sign is the paper's.
+    Published code (MediaBrain-SJTU/pFedGraph) rounds cosines above 0.9 up to 1, and adds +μ cos(w, ·) to the loss, which
+    pushes a client away from its collaborators; here the sign is the paper's.
 
     Reference: Ye, Ni, Wu, Chen and Wang, Personalized Federated Learning with Inferred Collaboration Graphs, 2023.
     """

@@ -20,6 +20,7 @@ def read_newcomers(
     `client` and `target` name columns; by default those of the run's own table.
     """
     from fedkin.data.tabular import read_table
+    from fedkin.federation.notices import target_kind
     from fedkin.federation.table import tidy
     from fedkin.result.predict import inputs_of
 
@@ -37,6 +38,7 @@ def read_newcomers(
     x = inputs_of(result, frame.drop(columns=[client, target]) if not result.facts.get("inputs") else frame)
     y = frame[target].to_numpy()
     if result.task.classes:
+        y = target_kind(frame[target], target, "classification")[1]
         codes = {str(label): label for label in result.task.classes}
         strange = [value for value in y if str(value) not in codes]
         if strange:
