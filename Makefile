@@ -1,10 +1,13 @@
 # Every target sets up its own environment in .venv. `make PYTHON=python3.12 test` uses another Python.
+# On Linux pip takes PyTorch with CUDA, gigabytes, unless it finds another build; uv takes the one for the CPU:
+# make demo INSTALL="uv pip install --torch-backend=cpu"
 
-PYTHON ?= python3
-BIN    := .venv/bin
-CORE   := .venv/.core
-READY  := .venv/.ready
-DOCS   := .venv/.docs
+PYTHON  ?= python3
+BIN     := .venv/bin
+INSTALL ?= $(BIN)/python -m pip install
+CORE    := .venv/.core
+READY   := .venv/.ready
+DOCS    := .venv/.docs
 
 # Tests run in two processes; one thread each, so that they do not fight over the cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
@@ -43,7 +46,7 @@ docs: $(DOCS)
 
 # QUICK=--quick: the short form.
 bench: $(READY)
-	for script in $(filter-out benchmarks/timing.py benchmarks/which_method.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script $(QUICK) || exit 1; done
+	for script in $(filter-out benchmarks/timing.py benchmarks/which_method.py benchmarks/since.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script $(QUICK) || exit 1; done
 
 # Rounds of FedAvg against other frameworks; part of bench, too. Makes an environment for each of them.
 bench-peers: $(READY)
@@ -52,16 +55,16 @@ bench-peers: $(READY)
 # torch first and pinned, so that no other package pulls a build of its own.
 $(CORE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	$(INSTALL) --quiet -c constraints.txt torch
+	$(INSTALL) --quiet -c constraints.txt -e .
 	touch $@
 
 $(READY): $(CORE)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(INSTALL) --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
 $(DOCS): $(READY)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	$(INSTALL) --quiet -c constraints.txt -e '.[docs]'
 	touch $@
 
 clean:

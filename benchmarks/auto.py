@@ -1,17 +1,22 @@
 """auto beside Local and fixed methods: accuracy, the worst 5 %, who is harmed, newcomers, cost.
 
-    python benchmarks/auto.py                          every federation, two seeds; what is in auto.json is not run again
+    python benchmarks/auto.py                          every federation, five seeds; what is in auto.json is not run again
     python benchmarks/auto.py --only heart --seeds 5   federations whose name holds a text
     python benchmarks/auto.py --page-only              write the tables in docs/auto.md from auto.json
 
-Nothing here chooses anything for auto. The fixed methods get the learning rate that auto found on folds, so that all train
-alike; "best fixed" is chosen on test, which no user could do.
+    python benchmarks/auto.py --memory                 peak memory of FedAvg and auto, a process each
+
+Nothing here chooses anything for auto. A fixed method trains at the learning rate that auto found for training alone or as auto's
+FedAvg (Kin as auto's Kin), whichever is better on a fifth of the training samples; "best fixed" is chosen on test, which no user could do.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -96,8 +101,10 @@ def clocked(run: Callable[[], Result]) -> tuple[Result, dict[str, float]]:
     return result, {"cpu": round(time.process_time() - before, 2), "bytes": int(result.facts["bytes"])}
 
 
-def trained(case: Case, federation: Federation, name: str, rate: float, seed: int) -> tuple[Result, dict[str, float]]:
-    method = algorithms.make(name, {**TRAINING, "lr": rate, **FIXED.get(name, {})})
+def trained(
+    case: Case, federation: Federation, name: str, how: dict[str, Any], seed: int
+) -> tuple[Result, dict[str, float]]:
+    method = algorithms.make(name, {**TRAINING, **how, **FIXED.get(name, {})})
     return clocked(lambda: train(federation, case.model, method, rounds=ROUNDS, seed=seed, eval_every=ROUNDS))
 
 
@@ -115,7 +122,8 @@ def measure(
     found: dict[str, tuple[Result, dict[str, float]]] = {}
     for effort in missing:
         found[effort] = clocked(lambda: find(federation, case.model, effort, seed=seed, rounds=ROUNDS))  # noqa: B023
-        done["rate"] = found[effort][0].config["algorithm"]["lr"]
+        done["rate"] = {"lr": found[effort][0].config["algorithm"]["lr"]}
+        done["ways"] = found[effort][0].facts["training"]
     rate = done["rate"]
     local, cost = trained(case, federation, "local", rate, seed)
     second, _ = trained(case, federation, "local", rate, seed + 1000)
@@ -128,26 +136,33 @@ def measure(
         done["methods"][f"auto {effort}"]["kept_alone"] = kept_alone
     keep(done)
     if "by_validation" not in done:
-        fixed(case, federation, seed, rate, alone, done)
+        fixed(case, federation, seed, alone, done)
         keep(done)
     if "newcomers" not in done:
         done["newcomers"] = newcomers(case, federation, seed)
         keep(done)
 
 
-def fixed(
-    case: Case, federation: Federation, seed: int, rate: float, alone: list[Scores], done: dict[str, Any]
-) -> None:
+def fixed(case: Case, federation: Federation, seed: int, alone: list[Scores], done: dict[str, Any]) -> None:
     """Every fixed method, and the two ways to choose among them and Local on a fifth of the training samples."""
     held = replace(folded(federation, 5, 1, seed), test=federation.test)
     own: dict[str, Scores] = {}
     losses: dict[str, np.ndarray] = {}
     for name in ("local", *FIXED):
+        ways = [done["rate"], done["ways"].get(name, done["ways"]["fedavg"])]
+        tried = []
         try:
-            result, cost = trained(case, federation, name, rate, seed)
-            tried, _ = trained(case, held, name, rate, seed)
+            for how in ways[:1] if name in ("local", "pfedbayes") or ways[0] == ways[1] else ways:
+                result, _ = trained(case, held, name, how, seed)
+                own_losses = np.array(result.metrics["deployed"]["validation_loss"])
+                tried.append((float(np.nan_to_num(np.nanmean(own_losses), nan=np.inf)), own_losses, how))
+            _, losses[name], how = min(tried, key=lambda one: one[0])
+            result, cost = trained(case, federation, name, how, seed)
+            if name == "fedavg" and how != done["rate"]:  # what everything is compared with is one plain run
+                cost = trained(case, federation, name, done["rate"], seed)[1]
         except FedkinError as problem:
             done["methods"][name] = {"failed": str(problem)}
+            losses.pop(name, None)
             continue
         own[name] = scores(result, federation)
         if name != "local":
@@ -155,7 +170,6 @@ def fixed(
             done["methods"][name] |= {
                 f"{when}_{key}": result.summary(when)[key] for when in ("pre", "post") for key in ("mean", "worst5")
             }
-        losses[name] = np.array(tried.metrics["deployed"]["validation_loss"])
     means = {name: np.nanmean(values) for name, values in losses.items()}
     one = min(means, key=lambda name: means[name] if np.isfinite(means[name]) else np.inf)
     done["by_validation"] = one
@@ -172,9 +186,9 @@ def newcomers(case: Case, federation: Federation, seed: int) -> dict[str, Any]:
     late = np.sort(np.random.default_rng(seed).choice(len(federation), count, replace=False))
     early = np.setdiff1d(np.arange(len(federation)), late)
     result = find(federation.take(early), case.model, "quick", seed=seed, rounds=ROUNDS)
-    rate = result.config["algorithm"]["lr"]
+    rate = {"lr": result.config["algorithm"]["lr"]}
     new = federation.take(late)
-    joined = scores(join(result, new), new)
+    joined = scores(join(result, new, model=case.model), new)
     alone = [scores(trained(case, new, "local", rate, own)[0], new) for own in (seed, seed + 1000)]
     classes = federation.task.kind == "classification"
     return {
@@ -186,15 +200,38 @@ def newcomers(case: Case, federation: Federation, seed: int) -> dict[str, Any]:
     }
 
 
+PEAKS = ("fedavg", "quick", "standard")
+
+
+def peak(case: Case, what: str) -> None:
+    """Train once and print this process's peak memory in MB."""
+    federation = case.make(0)
+    if what == "fedavg":
+        trained(case, federation, what, {"lr": 0.1}, 0)
+    else:
+        find(federation, case.model, what, seed=0, rounds=ROUNDS)  # type: ignore[arg-type]
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+
+
+def peaks(case: Case) -> dict[str, int]:
+    """Peak memory in MB of a process that trains FedAvg, quick and standard, data and libraries included."""
+    call = [sys.executable, __file__, "--peak", case.name]
+    return {what: int(subprocess.check_output([*call, what]).split()[-1]) for what in PEAKS}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, default=HERE / "auto.json")
     parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "auto.md")
     parser.add_argument("--page-only", action="store_true", help="write the tables from the JSON, measure nothing")
     parser.add_argument("--only", nargs="*", default=[""], help="federations whose name holds one of these texts")
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--no-standard", action="store_true", help="the quick effort alone")
+    parser.add_argument("--memory", action="store_true", help="measure memory alone, beside the records of seed 0")
+    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.peak:
+        return peak(next(case for case in CASES if case.name == options.peak[0]), options.peak[1])
 
     def known() -> dict[str, Any]:
         return (
@@ -207,13 +244,17 @@ def main() -> None:
         records = known() | {f"{record['case']}, seed {record['seed']}": record}
         write_json(options.json, list(records.values()))
 
-    if not options.page_only:
+    chosen = [case for case in CASES if any(text in case.name for text in options.only)]
+    for case in chosen if options.memory else ():
+        record = known().get(f"{case.name}, seed 0")
+        if record is not None and "memory" not in record:
+            keep(record | {"memory": peaks(case)})
+    if not options.page_only and not options.memory:
         find(CASES[0].make(0), CASES[0].model, "quick", rounds=1)  # so that no measurement pays for imports
         for seed in range(options.seeds):
-            for case in CASES:
-                if any(text in case.name for text in options.only):
-                    print(f"{time.strftime('%H:%M:%S')} {case.name}, seed {seed} …", flush=True)
-                    measure(case, seed, known().get(f"{case.name}, seed {seed}", {}), keep, not options.no_standard)
+            for case in chosen:
+                print(f"{time.strftime('%H:%M:%S')} {case.name}, seed {seed} …", flush=True)
+                measure(case, seed, known().get(f"{case.name}, seed {seed}", {}), keep, not options.no_standard)
     if options.page.exists():
         written(options.page, list(known().values()))
 

@@ -6,12 +6,15 @@ Every federation comes without validation samples: auto cuts folds of its own, a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from fedkin import Federation, data
+from fedkin.federation import Split
+from fedkin.models import ModelLike
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Case:
     kind: str
     """development: auto was designed with its test results in view; seen: the prototype was tried on it once; new."""
     make: Callable[[int], Federation]
-    model: str = "mlp:32"
+    model: ModelLike = "mlp:32"
 
 
 def again(
@@ -93,6 +96,50 @@ def metr_la(seed: int) -> Federation:
     return again(data.load("metr-la", clients=40, stride=6, seed=seed), validation_trains=True)
 
 
+def clustered_anew(seed: int) -> Federation:
+    """30 clients of five unequal kinds, 6 to 24 training samples of eight inputs, each with a noise of its own."""
+    rng = np.random.default_rng((seed, 2026))
+    slopes = rng.normal(size=(5, 8))
+    clients = {}
+    for k, kind in enumerate(np.repeat(np.arange(5), [11, 8, 6, 4, 1])):
+        train, noise = int(rng.integers(6, 25)), rng.uniform(0.3, 1.5)
+        x = rng.normal(size=(train + 100, 8))
+        y = x @ slopes[kind] + noise * rng.normal(size=len(x))
+        clients[f"site-{k}"] = {"train": (x[:train], y[:train]), "test": (x[train:], y[train:])}
+    return Federation.from_arrays(clients, task="regression")
+
+
+def small_photographs(seed: int) -> Federation:
+    """CIFAR-10, 20 clients with about 100 training photographs, 2 × 2 pixels averaged: 3 × 16 × 16."""
+    how = {"partition": "dirichlet:0.3", "clients": 20, "samples": 4000, "test_fraction": 0.5}
+    loaded = data.load("cifar10", seed=seed, **how)
+    return again(loaded, lambda x: x.reshape(-1, 3, 16, 2, 16, 2).mean(axis=(3, 5)))
+
+
+def small_cnn() -> nn.Module:
+    layers = [nn.Conv2d(3, 8, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 10))
+
+
+def roles(seed: int) -> Federation:
+    """20 of Shakespeare's roles with many lines: the last 150 windows of ten characters before the test lines, and the first 150 of those."""
+    everyone = data.load("shakespeare", length=10, stride=20, minimum=16_000)
+    some = everyone.take(np.sort(np.random.default_rng(seed).choice(len(everyone), 20, replace=False)))
+    sizes = some.train.sizes
+    train = [some.train.part(k, np.arange(max(0, n - 150), n)) for k, n in enumerate(sizes)]
+    test = [some.test.part(k, np.arange(min(n, 150))) for k, n in enumerate(some.test.sizes)]
+    return replace(some, train=Split.join(train, some.train.scaling), test=Split.join(test, some.test.scaling))
+
+
+CHARACTERS = 100
+
+
+def last_characters() -> nn.Module:
+    """The ten last characters, each embedded in eight numbers, and a hidden layer."""
+    layers = [nn.Embedding(CHARACTERS, 8), nn.Flatten(), nn.Linear(80, 32), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(32, CHARACTERS))
+
+
 CASES = (
     Case("heart (4 hospitals)", "seen", loaded("heart", test_fraction=0.5)),
     Case("vehicle (23 sensors)", "seen", loaded("vehicle", test_fraction=0.5)),
@@ -110,4 +157,8 @@ CASES = (
     Case("HAR Dir(0.1) (30)", "development", har(clients=30, partition="dirichlet:0.1")),
     Case("HAR people (30)", "development", har(partition="natural")),
     Case("METR-LA (40 sensors)", "development", metr_la),
+    Case("HAR people, all features (30)", "new", loaded("har", samples=5000, test_fraction=0.5, partition="natural")),
+    Case("CIFAR-10 Dir(0.3), CNN (20)", "new", small_photographs, small_cnn),
+    Case("Shakespeare (20 roles)", "new", roles, last_characters),
+    Case("clustered regression, drawn anew (30)", "new", clustered_anew, "linear"),
 )  # fmt: skip

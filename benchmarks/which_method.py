@@ -3,10 +3,13 @@
     python benchmarks/which_method.py                      every cell that which_method.jsonl lacks, then docs/which-method.md
     python benchmarks/which_method.py --seeds 1 --only heart --methods local fedavg auto --cells FILE --page FILE
     python benchmarks/which_method.py --page-only          writes the page again from the cells
+    python benchmarks/which_method.py --verify 160         computes a random sample of the cells again, and says how many agree
+    python benchmarks/which_method.py --afresh --methods fedrep       computes cells again and puts them in the place of the old
 
 A cell is one case, one method and one seed, one line of JSON; cells are taken seed by seed, and what is there is not done again,
 so the study can be stopped and taken up at any moment. Natural sets and MNIST come from $FEDKIN_DATA, the cache or upstream
-(docs/data.md).
+(docs/data.md). Each tells the commit that made it. A sample of `--verify` has a fixed seed, takes methods and cases as evenly as they
+go and leaves auto out; what it finds is added to which_method_verified.jsonl, which the page sums up.
 
 What is chosen (a method's rate: its default or a fifth of it; which method does best) is chosen on a quarter of every client's
 *training* samples, held out; then the method trains on all of them with the rate that was found, and its deployed models are
@@ -19,9 +22,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +48,8 @@ SLOWER = 0.2
 """A method may have its own default rate or this share of it."""
 OTHER_SEED = 1000
 """Added to the seed of the second Local."""
+KEYS = ("failed", "rate", "held_out", "mean", "worst5", "worse", "worse_both")
+"""What `--verify` keeps of both."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +197,57 @@ class Bench:
         return self._alone
 
 
+@cache
+def commit() -> str:
+    """The state of the code, with a + where files under src differ from it."""
+    told = subprocess.run(
+        ["git", "describe", "--always", "--exclude=*", "--abbrev=9"], cwd=HERE, capture_output=True, text=True
+    )
+    changed = subprocess.run(["git", "status", "--porcelain", "../src"], cwd=HERE, capture_output=True, text=True)
+    return told.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def sampled(cells: Sequence[dict[str, Any]], count: int, seed: int = 0, seeds: int = 2) -> list[dict[str, Any]]:
+    """Cells with numbers, or that diverged: methods and cases as evenly as they go, of `seeds` seeds drawn for each case."""
+    rng = np.random.default_rng(seed)
+    told = [cell for cell in cells if cell["method"] != "auto" and "diverged" in cell.get("failed", "diverged")]
+    told.sort(key=lambda cell: (cell["case"], cell["method"], cell["seed"]))
+    own = {case.name: sorted({cell["seed"] for cell in told if cell["case"] == case.name}) for case in CASES}
+    drawn = {case: rng.permutation(have)[:seeds] for case, have in own.items()}
+    pool = [told[i] for i in rng.permutation(len(told)) if told[i]["seed"] in drawn[told[i]["case"]]]
+    taken: list[dict[str, Any]] = []
+    methods_taken, cases_taken = Counter[str](), Counter[str]()
+    while pool and len(taken) < count:
+        rarest = min(pool, key=lambda cell: (methods_taken[cell["method"]], cases_taken[cell["case"]]))
+        pool.remove(rarest)
+        taken.append(rarest)
+        methods_taken[rarest["method"]] += 1
+        cases_taken[rarest["case"]] += 1
+    return taken
+
+
+def agree(kept: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Two computations of a cell: the same rate, held-out loss and test mean to a thousandth, or both failed."""
+    if "failed" in kept or "failed" in now:
+        return "failed" in kept and "failed" in now
+    return kept["rate"] == now["rate"] and all(
+        np.isclose(kept[key], now[key], rtol=1e-3) for key in ("held_out", "mean")
+    )
+
+
+def verified(cells: Sequence[dict[str, Any]], only: list[str], count: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """The sampled cells again, those of a case and a seed together: does each agree with the kept one, and what differs?"""
+    chosen = [cell for cell in sampled(cells, count) if any(text in cell["case"] for text in only)]
+    cases, state = {case.name: case for case in CASES}, commit()
+    for name, seed in sorted({(cell["case"], cell["seed"]) for cell in chosen}):
+        bench = Bench(cases[name], seed, rounds)
+        for kept in (cell for cell in chosen if (cell["case"], cell["seed"]) == (name, seed)):
+            now = rounded(bench.cell(kept["method"]))
+            both = [{key: cell[key] for key in KEYS if key in cell} for cell in (kept, now)]
+            told = {"case": name, "method": kept["method"], "seed": seed, "agrees": agree(kept, now), "commit": state}
+            yield told | {"made_by": kept.get("commit"), "kept": both[0], "now": both[1]}
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
 
@@ -203,7 +262,33 @@ def missing(
             lacking = [name for name in methods() if name in names and (case.name, name, seed) not in there]
             if lacking and any(text in case.name for text in only):
                 bench = Bench(case, seed, rounds)
-                yield from (rounded(bench.cell(name)) for name in lacking)
+                yield from (rounded(bench.cell(name)) | {"commit": commit()} for name in lacking)
+
+
+def write(path: Path, cells: Sequence[dict[str, Any]]) -> None:
+    """All of them, at once."""
+    path.with_suffix(".new").write_text("".join(json.dumps(cell) + "\n" for cell in cells))
+    path.with_suffix(".new").replace(path)
+
+
+def asked(cell: dict[str, Any], only: list[str], names: list[str], seeds: int) -> bool:
+    """Whether the options of the command line name a cell."""
+    return cell["seed"] < seeds and cell["method"] in names and any(text in cell["case"] for text in only)
+
+
+def replaced(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last of each case, method and seed, in the order of the first."""
+    return list({(cell["case"], cell["method"], cell["seed"]): cell for cell in cells}.values())
+
+
+def keep(path: Path, cells: Iterator[dict[str, Any]]) -> None:
+    """Add each as soon as it is there."""
+    with path.open("a") as out:
+        for cell in cells:
+            facts = (cell[key] for key in ("case", "method", "seed", "agrees") if key in cell)
+            print(time.strftime("%H:%M:%S"), *facts, flush=True)
+            out.write(json.dumps(cell) + "\n")
+            out.flush()
 
 
 def rounded(cell: dict[str, Any]) -> dict[str, Any]:
@@ -216,21 +301,31 @@ def main() -> None:
     parser.add_argument("--cells", type=Path, default=HERE / "which_method.jsonl")
     parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "which-method.md")
     parser.add_argument("--page-only", action="store_true", help="write the page from the cells, measure nothing")
+    parser.add_argument(
+        "--verify", type=int, metavar="N", help="compute N cells of a stratified sample again, and compare"
+    )
+    parser.add_argument("--verified", type=Path, default=HERE / "which_method_verified.jsonl")
+    parser.add_argument(
+        "--afresh", action="store_true", help="compute the named cells again, and let them replace the old"
+    )
     parser.add_argument("--only", nargs="*", default=[""], help="cases whose name holds one of these texts")
     parser.add_argument("--methods", nargs="*", default=list(methods()))
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--tag", help="a word by which others find this process; changes nothing")
     options = parser.parse_args()
-    if not options.page_only:
-        torch.set_num_threads(1)
-        done = read(options.cells)
-        with options.cells.open("a") as out:
-            for cell in missing(done, options.only, options.methods, options.seeds, options.rounds):
-                print(time.strftime("%H:%M:%S"), *(cell[key] for key in ("case", "method", "seed")), flush=True)
-                out.write(json.dumps(cell) + "\n")
-                out.flush()
-    options.page.write_text(page(read(options.cells)))
+    torch.set_num_threads(1)
+    done = read(options.cells)
+    if options.verify:
+        keep(options.verified, verified(done, options.only, options.verify, options.rounds))
+    elif not options.page_only:
+        named = (options.only, options.methods, options.seeds)
+        old = [cell for cell in done if options.afresh and asked(cell, *named)]
+        others = [cell for cell in done if cell not in old]
+        keep(options.cells, missing(others, *named, options.rounds))
+        if old:
+            write(options.cells, replaced(read(options.cells)))
+    options.page.write_text(page(read(options.cells), read(options.verified)))
     print(f"wrote {options.page}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +29,7 @@ nothing. A *gain* is the share of Local's test error (1 − accuracy, 1 − AURO
 clients whose test results are significantly worse than Local's (McNemar mid-p or paired t, one-sided 0.025); training Local again
 with another seed harms some too, which is the *floor*; *than both* counts those worse than both Locals, and means something.
 
-**Not all cells are of one state of the code.** Most fixed methods ran before clients could halve a rate that diverges
-([learning](learning.md), `halvings`) and before Per-FedAvg, FedRep and APFL counted clients alike; parkinsons (seeds 0 to 2), some cells of
-these three methods and cells that had diverged were computed anew, one of them (FedRep on parkinsons, seed 2) after its test error had
-been seen. auto's seeds 0 to 2 are mostly of older code. Deleting the file of cells and running the script makes all of one state (about 70
-minutes of one core without auto)."""
+{states}"""
 
 
 @dataclass(frozen=True)
@@ -110,13 +107,14 @@ class Study:
         return bool(fedavg) and float(np.mean(fedavg)) < float(np.mean(local))
 
 
-def page(cells: Sequence[Cell]) -> str:
-    """The Markdown page."""
+def page(cells: Sequence[Cell], checked: Sequence[Cell] = ()) -> str:
+    """The Markdown page, from the study's cells and from those that were computed twice."""
     study = Study.of(cells)
     if not study.seeds:
         return "# Which method when\n\nNo seed is complete yet.\n"
     facts: dict[str, Any] = {"seeds": len(study.seeds), "cases": len(study.cases), "methods": len(study.methods) - 1}
     facts["auto"] = "" if study.auto_seeds == len(study.seeds) else f" (auto in all cases: {study.auto_seeds})"
+    facts["states"] = states(cells, checked)
     parts = [
         "# Which method when",
         advice(study),
@@ -130,6 +128,39 @@ def page(cells: Sequence[Cell]) -> str:
         *refused(study),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def states(cells: Sequence[Cell], checked: Sequence[Cell]) -> str:
+    """Which states of the code made the cells, and how many of the older ones were computed again and agree."""
+    made = Counter(cell.get("commit", "") for cell in cells)
+    older = made.pop("", 0)
+    parts = ["**Cells and the code.**"]
+    if made:
+        parts.append(f"{sum(made.values())} of {len(cells)} cells tell the commit that made them: {counted(made)}.")
+    if not older:
+        return " ".join(parts)
+    parts.append(f"{older if made else 'All'} cells are of older states.")
+    if checked:
+        still = {(cell["case"], cell["method"], cell["seed"]) for cell in cells if "commit" not in cell}
+        own = [told for told in checked if (told["case"], told["method"], told["seed"]) in still]
+        other = [told for told in own if not told["agrees"]]
+        parts.append(f"A random sample of {len(checked)} of the older ones, methods and federations as evenly as they go, was computed again at "
+                     f"{', '.join(sorted({told['commit'] for told in checked}))}: {sum(told['agrees'] for told in checked)} agreed (same rate; held-out "
+                     f"loss and test mean to a thousandth). What did not is computed anew with its method or federation. Of those sampled that still "
+                     f"stand here, {len(own) - len(other)} of {len(own)} agree.")  # fmt: skip
+        if other:
+            parts.append("Not yet anew: " + "; ".join(difference(told) for told in other) + ".")
+    return " ".join(parts)
+
+
+def counted(made: Counter[str]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in sorted(made.items()))
+
+
+def difference(told: Cell) -> str:
+    """A checked cell that came out otherwise."""
+    kept, now = (f"{cell['mean']:.4g}" if "mean" in cell else "failed" for cell in (told["kept"], told["now"]))
+    return f"{title(told['method'])} on {told['case']}, seed {told['seed']}: {kept} kept, {now} now"
 
 
 def advice(study: Study) -> str:

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from fedkin import algorithms
-from fedkin.config import Experiment, NamedData, OwnTable, origins, parse_assignments, parse_seeds, read_toml, settle
+from fedkin.config import Experiment, NamedData, OwnTable, origins, parse_assignments, read_toml, settle
 from fedkin.errors import FedkinError
 from fedkin.run import make_options
+from fedkin.streams import parse_seeds
 
 DIGITS = {"data": {"name": "digits", "clients": 4}}
 

@@ -69,3 +69,13 @@ def test_tuning() -> None:
     Path("sweep.toml").write_text(text)
     done = CliRunner().invoke(app, "tune sweep.toml --trials 3 --rounds 2")
     assert done.exit_code == 0, done.output
+
+
+def test_first_steps() -> None:
+    run_all("first-steps.md")
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", (DOCS / "first-steps.md").read_text(), re.MULTILINE | re.DOTALL)
+    Path("experiment.toml").write_text(text)
+    rows = [f"hospital-{i % 3},{i % 7},{i % 5},{'ill' if i % 7 > 3 else 'well'}" for i in range(90)]
+    Path("visits.csv").write_text("\n".join(["hospital,age,pressure,outcome", *rows]) + "\n")
+    done = CliRunner().invoke(app, "compare experiment.toml --seeds 1 --rounds 2")
+    assert done.exit_code == 0, done.output

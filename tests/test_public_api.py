@@ -7,6 +7,9 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+from typing_extensions import deprecated
+
 import fedkin
 
 STORED = Path(__file__).with_name("public_api.txt")
@@ -34,3 +37,12 @@ def test_the_public_api_is_the_stored_one() -> None:
         f"the public API changed. If that is meant: say so in CHANGELOG.md, keep the old name for a release with "
         f"typing_extensions.deprecated, and store this in {STORED.name}:\n{found}"
     )
+
+
+def test_a_name_that_goes_away_warns_and_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CONTRIBUTING.md says: the old name keeps working for a release."""
+    before = next(line for line in described() if line.startswith("def predict("))
+    monkeypatch.setattr(fedkin, "predict", deprecated("use Result.predict instead")(fedkin.predict))
+    assert f"deprecated {before}" in set(described())
+    with pytest.warns(DeprecationWarning, match="use Result.predict instead"), pytest.raises(fedkin.FedkinError):
+        fedkin.predict(None, None, [[0.0]])  # type: ignore[arg-type]

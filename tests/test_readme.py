@@ -24,20 +24,13 @@ def commands() -> list[str]:
 
 def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(commands()) >= 5
+    rows = [f"hospital-{i % 3},{i % 7},{i % 5},{'yes' if i % 7 > 3 else 'no'}" for i in range(120)]
+    Path("visits.csv").write_text("\n".join(["hospital,age,pressure,died", *rows]) + "\n")
+    assert len(commands()) == 3
     for command in commands():
         done = CliRunner().invoke(app, shlex.split(command))
         assert done.exit_code == 0, f"{command}: {done.output}"
-
-
-def test_the_settings_file_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (text,) = re.findall(r"^```toml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    Path("experiment.toml").write_text(text)
-    rows = [f"hospital-{i % 3},{i % 7},{i % 5},{'ill' if i % 7 > 3 else 'well'}" for i in range(90)]
-    Path("visits.csv").write_text("\n".join(["hospital,age,pressure,outcome", *rows]) + "\n")
-    done = CliRunner().invoke(app, "compare experiment.toml --seeds 1 --rounds 2")
-    assert done.exit_code == 0, done.output
+    assert "hospital-1" in Path("visits.html").read_text()
 
 
 def test_every_method_is_listed() -> None:

@@ -21,7 +21,7 @@ from fedkin.couplings import Coupling
 from fedkin.couplings.reach import passed_on
 from fedkin.defence import Defence, Noising, parsed
 from fedkin.errors import FedkinError, first_fault, refuse_truth_values, unknown
-from fedkin.local.sgd import Sgd
+from fedkin.local.sgd import Sgd, by_field
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.privacy.settings import Level, Privacy
 from fedkin.setting import Setting as Setting
@@ -116,15 +116,20 @@ class Algorithm(Sgd):
         if cls.__dict__.get("name"):  # a subclass without a name of its own does not take its parent's place
             Algorithm.registry[cls.name] = cls
 
-    def __init__(self, **parameters: Any) -> None:
+    def __init__(self, *unnamed: Any, **parameters: Any) -> None:
+        name, fields = self.name or type(self).__name__, type(self).model_fields
+        if unnamed:
+            raise FedkinError(f"{name} takes its parameters by name, such as {type(self).__name__}(lr=0.1)")
+        if "schedule" not in fields:
+            parameters = by_field(parameters)
         for key in parameters:
-            if key not in type(self).model_fields:
-                raise unknown(f"parameter of {self.name or type(self).__name__}", key, list(type(self).model_fields))
-        refuse_truth_values(self.name or type(self).__name__, type(self), parameters)
+            if key not in fields:
+                raise unknown(f"parameter of {name}", key, list(fields))
+        refuse_truth_values(name, type(self), parameters)
         try:
             super().__init__(**parameters)
         except ValidationError as problem:
-            raise FedkinError(first_fault(self.name or type(self).__name__, problem)) from problem
+            raise FedkinError(first_fault(name, problem)) from problem
 
     # --- the three moves --------------------------------------------------------------------------------------------
 
@@ -232,7 +237,8 @@ class Algorithm(Sgd):
         """Have clients train from the rows they receive. `options`: commit, evaluate, disclose (see local/tasks.py)."""
         work = self.local(state, ids, setting)
         private = self.private(setting)
-        rows = self.received(state, setting)[torch.as_tensor(ids)]
+        rows = self.received(state, setting)
+        rows = rows if np.array_equal(ids, setting.everyone) else rows[torch.as_tensor(ids)]
         per_client = {"rows": rows[:, setting.shared_columns(private)] if private else rows, **work.per_client}
         shared = {
             "sgd": self.told(state.round + 1),

@@ -179,23 +179,6 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def parse_seeds(text: str | int | Sequence[int], first: int = 0) -> tuple[int, ...]:
-    """How many seeds, counted from the first, or the seeds themselves.
-
-    >>> parse_seeds("3"), parse_seeds(2, first=7), parse_seeds("1,5"), parse_seeds([4, 2])
-    ((0, 1, 2), (7, 8), (1, 5), (4, 2))
-    """
-    try:
-        if isinstance(text, str) and "," in text:
-            text = [int(part) for part in text.split(",")]
-        seeds = tuple(range(first, first + int(text))) if isinstance(text, str | int) else tuple(map(int, text))
-    except (TypeError, ValueError):
-        raise FedkinError(f"seeds is {text!r}; give how many, or a list such as 1,2,5") from None
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise FedkinError(f"seeds is {text!r}; at least one is needed, none negative, each once")
-    return seeds
-
-
 def settle(
     layers: Sequence[Layer],
     assignments: Mapping[str, Any] | None = None,
@@ -207,6 +190,7 @@ def settle(
     In a comparison (`with_auto`) "auto" may be among the algorithms.
     """
     from fedkin.run.options import make_options
+    from fedkin.streams import parse_seeds
 
     data = _data(layers)
     run = _merged(layers, "run")
@@ -292,6 +276,8 @@ def _algorithms(
         parameter = key.rpartition(".")[2]
         meant = _meant(key, fields)
         others = [name for name in meant if name not in spared or parameter not in RATE]
+        if parameter == "robust":  # what mixes no rows has nothing to guard
+            others = [name for name in others if name != Auto.name and algorithms.get(name).couples]
         for name in others or meant:  # a method alone is meant
             given[name][parameter] = value
     for name in methods:
@@ -357,9 +343,9 @@ def _sections(layer: Layer) -> dict[str, dict[str, Any]]:
 
 
 def _training(layers: Sequence[Layer]) -> dict[str, Any]:
-    from fedkin.local.sgd import Sgd
+    from fedkin.local.sgd import Sgd, by_field
 
-    training = _merged(layers, "training")
+    training = by_field(_merged(layers, "training"))
     for key in training:
         if key not in Sgd.model_fields:
             raise unknown("key in [training]", key, list(Sgd.model_fields))
@@ -371,7 +357,7 @@ def _meant(key: str, fields: Mapping[str, Sequence[str]]) -> list[str]:
     only, dot, parameter = key.rpartition(".")
     if dot and only not in fields:
         raise unknown("method in --set", only, list(fields))
-    having = [only] if dot else [name for name, own in fields.items() if parameter in own]
+    having = [only] if dot else [name for name, own in fields.items() if parameter in (*own, "schedule")]
     if not having:
         everything = sorted({field for own in fields.values() for field in own})
         raise unknown(f"parameter of {', '.join(fields)}", parameter, everything)

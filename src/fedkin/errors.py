@@ -34,7 +34,7 @@ def unknown(kind: str, name: object, known: Iterable[object]) -> FedkinError:
     >>> print(unknown("algorithm", "zzz", ["fedavg", "fedpnp"]))
     unknown algorithm 'zzz'; choose one of: fedavg, fedpnp
     """
-    names = [str(entry) for entry in known]
+    names = list(dict.fromkeys(map(str, known)))
     shown = [repr(entry) if entry.split() != [entry] else entry for entry in names]  # blanks in a name must be seen
     near = get_close_matches(str(name), names, n=3, cutoff=0.5)
     if near:
@@ -53,8 +53,18 @@ def refuse_truth_values(owner: str, model: type[BaseModel], given: Mapping[str, 
 
 
 def first_fault(owner: str, problem: ValidationError) -> str:
-    """The first fault of a pydantic error in one line: the parameter, its value, and what is allowed."""
-    fault = problem.errors()[0]
-    name = ".".join(str(part) for part in fault["loc"]) or "parameters"
+    """The first fault of a pydantic error in one line: the parameter, its value, and what is allowed.
+
+    A name that nobody knows comes before one that is missing: it is often that one, misspelt.
+    """
+    faults = problem.errors()
+    fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
+    name = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "missing":
+        return f"{owner}: {name} is missing"
+    if fault["type"] == "extra_forbidden":
+        return f"{owner}: {name} is unknown"
     message = str(fault["msg"]).removeprefix("Value error, ")
+    if not name:  # of several parameters together
+        return f"{owner}: {message}"
     return f"{owner}: {name} = {fault.get('input')!r} is not allowed: {message[0].lower()}{message[1:]}"

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedkin.errors import FedkinError
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -33,6 +35,23 @@ def client_keys(names: Sequence[str]) -> np.ndarray:
     return np.frombuffer(
         b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names), dtype="<u8"
     ).astype(np.uint64)
+
+
+def parse_seeds(text: str | int | Sequence[int], first: int = 0) -> tuple[int, ...]:
+    """How many seeds, counted from the first, or the seeds themselves.
+
+    >>> parse_seeds("3"), parse_seeds(2, first=7), parse_seeds("1,5"), parse_seeds([4, 2])
+    ((0, 1, 2), (7, 8), (1, 5), (4, 2))
+    """
+    try:
+        if isinstance(text, str) and "," in text:
+            text = [int(part) for part in text.split(",")]
+        seeds = tuple(range(first, first + int(text))) if isinstance(text, str | int) else tuple(map(int, text))
+    except (TypeError, ValueError):
+        raise FedkinError(f"seeds is {text!r}; give how many, or a list such as 1,2,5") from None
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise FedkinError(f"seeds is {text!r}; at least one is needed, none negative, each once")
+    return seeds
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedkin.couplings import Average, ClusterAverage, Coupling, GraphFilter, LaplacianStep, Mixing, aggregation
-from fedkin.couplings.robust import NormBounded, Robust, clipping, in_the_crowd, replacing
+from fedkin.couplings.robust import NormBounded, Robust, clipping, in_the_crowd, of_clipped, replacing
 from fedkin.couplings.trust import by_direction, by_evidence, together, trust_in
 from fedkin.graphs import ClientGraph
 
@@ -56,8 +56,12 @@ def test_groups_are_the_rows_of_the_matrix(coupling: Coupling) -> None:
 @pytest.mark.parametrize("coupling", couplings(), ids=repr)
 @pytest.mark.parametrize(
     "rule",
-    [clipping(np.inf), replacing(lambda v, w: aggregation.trimmed_mean(v, w, 0.0))],
-    ids=["clip at infinity", "nothing trimmed"],
+    [
+        clipping(np.inf),
+        replacing(lambda v, w: aggregation.trimmed_mean(v, w, 0.0)),
+        of_clipped(replacing(lambda v, w: aggregation.winsorised(v, w, np.inf)), np.inf),
+    ],
+    ids=["clip at infinity", "nothing trimmed", "nothing moved"],
 )
 def test_without_its_guard_a_robust_coupling_is_the_plain_one(coupling: Coupling, rule: Callable[..., object]) -> None:
     robust = Robust(coupling, rule)  # type: ignore[arg-type]
@@ -127,6 +131,26 @@ def test_the_geometric_median_has_the_least_sum_of_distances() -> None:
     torch.testing.assert_close(shares @ ROWS, found)
 
 
+def test_a_winsorised_mean_is_that_of_values_moved_to_its_bounds() -> None:
+    from scipy.stats import median_abs_deviation
+
+    rows, weights = np.random.default_rng(3).standard_t(1.5, size=(9, B)), np.full(9, 1 / 9)
+    middle, reach = np.median(rows, axis=0), 2 * 1.4826 * median_abs_deviation(rows, axis=0)
+    found, shares = aggregation.winsorised(torch.from_numpy(rows), torch.from_numpy(weights), 2.0)
+    np.testing.assert_allclose(found, np.clip(rows, middle - reach, middle + reach).mean(axis=0), atol=1e-9)
+    assert float(shares.sum()) == pytest.approx(1)
+
+
+def test_a_winsorised_mean_stops_a_minority_in_the_coordinates_where_the_others_agree() -> None:
+    rows = torch.from_numpy(np.random.default_rng(4).normal(size=(20, 50)))
+    rows[:, :2] *= 0.01
+    rows[:4, :2] = 1.0  # a mark: large in two coordinates, nothing in the length of the row
+    weights = torch.full((20,), 0.05, dtype=torch.float64)
+    assert float((weights @ rows)[:2].min()) > 0.19
+    assert float(clipping(3.0)(rows, weights, None)[0][:2].min()) > 0.19
+    assert float(of_clipped(replacing(aggregation.winsorised), 3.0)(rows, weights, None)[0][:2].abs().max()) < 0.03
+
+
 def test_krum_picks_the_row_with_the_nearest_neighbours() -> None:
     f, scores = int(0.25 * K), []
     for i in range(K):
@@ -157,6 +181,7 @@ AGGREGATES = [
     aggregation.median,
     aggregation.trimmed_mean,
     aggregation.geometric_median,
+    aggregation.winsorised,
     aggregation.krum,
     aggregation.bulyan,
 ]

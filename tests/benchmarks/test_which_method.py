@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,43 @@ def test_harm_is_counted_against_two_locals(generator: Any, cells: list[dict[str
 
 def test_the_committed_page_belongs_to_the_committed_cells(generator: Any) -> None:
     numbers, page = ROOT / "benchmarks" / "which_method.jsonl", ROOT / "docs" / "which-method.md"
-    assert generator.page(generator.read(numbers)) == page.read_text()
+    checked = generator.read(numbers.with_name("which_method_verified.jsonl"))
+    assert generator.page(generator.read(numbers), checked) == page.read_text()
+
+
+def test_a_sample_takes_methods_and_cases_evenly(generator: Any) -> None:
+    cells = generator.read(ROOT / "benchmarks" / "which_method.jsonl")
+    taken = generator.sampled(cells, 100)
+    assert taken == generator.sampled(cells[::-1], 100)
+    for key in ("method", "case"):
+        counts = Counter(cell[key] for cell in taken)
+        assert max(counts.values()) - min(counts.values()) <= 1
+    assert not {"auto", "mocha", "oracle"} & {cell["method"] for cell in taken}
+    assert len({(cell["case"], cell["seed"]) for cell in taken}) <= 20  # Local's two trainings are shared
+
+
+def test_cells_computed_again_are_compared_with_the_kept_ones(generator: Any, cells: list[dict[str, Any]]) -> None:
+    older = [{key: value for key, value in cell.items() if key != "commit"} for cell in cells]
+    other = next(cell for cell in older if cell["method"] == "fedavgft" and cell["seed"] == 1)
+    other["mean"] += 0.01
+    told = list(generator.verified(older, [""], 6, rounds=2))
+    assert {(each["method"], each["seed"]): each["agrees"] for each in told} == {
+        (name, seed): (name, seed) != ("fedavgft", 1) for name in ("local", "fedavg", "fedavgft") for seed in (0, 1)
+    }
+    page = generator.page(older, told)
+    assert "A random sample of 6 of the older ones" in page
+    assert (
+        "Of those sampled that still stand here, 5 of 6 agree. Not yet anew: FedAvg + fine-tuning on digits, Dir(1), seed 1"
+        in page
+    )
+    anew = [cell | {"commit": "abc"} if cell["method"] == "fedavgft" else cell for cell in older]
+    assert "4 of 4 agree." in generator.page(anew, told)
+    assert f"{len(cells)} of {len(cells)} cells tell the commit that made them" in generator.page(cells, told)
+
+
+def test_a_cell_that_is_computed_again_takes_the_place_of_the_old(generator: Any, cells: list[dict[str, Any]]) -> None:
+    anew = cells[1] | {"mean": 0.5}
+    assert generator.replaced([*cells, anew]) == [cells[0], anew, *cells[2:]]
 
 
 def test_hospitals_are_judged_by_auroc(generator: Any) -> None:

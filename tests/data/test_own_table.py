@@ -204,6 +204,20 @@ def test_newcomers_are_scaled_as_the_run_was(tmp_path: Path) -> None:
     assert np.allclose(sorted(told), sorted(new["price"]), rtol=1e-5)
 
 
+def test_newcomers_whose_classes_are_written_as_floats(tmp_path: Path) -> None:
+    from fedkin.portfolio.newcomers import read_newcomers
+
+    frame = prices().assign(dear=lambda t: (t["price"] > 90_000).astype(float)).drop(columns="price")
+    frame.to_csv(tmp_path / "old.csv", index=False)
+    federation = fedkin.data.from_csv(tmp_path / "old.csv", "site", "dear")
+    result = fedkin.train(federation, "mlr", "fedavg", rounds=1, out=tmp_path / "run")
+    frame.head(40).assign(site="d").to_csv(tmp_path / "new.csv", index=False)
+    joined = read_newcomers(result, tmp_path / "new.csv")
+    assert joined.task.classes == federation.task.classes
+    expected = [int((frame.head(40)["dear"] == label).sum()) for label in (0, 1)]
+    assert (joined.label_counts("train") + joined.label_counts("test")).sum(axis=0).tolist() == expected
+
+
 def test_columns_that_older_runs_kept_are_read() -> None:
     from fedkin.federation.columns import InputColumn
 

@@ -59,6 +59,34 @@ def test_auto_over_sites_gives_the_models_of_one_machine_with_few_messages(
     assert fedkin.load(tmp_path / "out").auto.keys() == set(federation.names)
 
 
+def test_a_site_that_comes_later_joins_without_a_round_of_the_others(federation: Federation, tmp_path: Path) -> None:
+    paths = sites.write_sites(federation, tmp_path, GROUPS, policy="")
+    two = {"federation": {"sites": 2, "wait": 2, "classes": [0, 1]}}
+    train_sites(sites.LoopLine(paths[:2]), plan(tmp_path, **two), tmp_path / "out")
+    with pytest.raises(FedkinError, match="no site is new"):
+        train_sites(sites.LoopLine(paths[:2]), plan(tmp_path, **two), tmp_path / "same", start=tmp_path / "out")
+    line = sites.LoopLine(paths)
+    joined = train_sites(line, plan(tmp_path), tmp_path / "grown", start=tmp_path / "out")
+    asked = {node for node, kind in line.sent if kind == "answer"}
+    assert asked == {2}  # nobody else trains, tests or scores anything
+    here = fedkin.auto(federation.take([0, 3, 1]), "mlr", "quick", seed=1, rounds=3, lr=0.3, dtype="float64")
+    later = here.join(federation.take(GROUPS[2]))
+    whole, x = fedkin.load(tmp_path / "grown"), torch.randn(5, 6, dtype=torch.float64)
+    assert set(whole.names) == set(federation.names)
+    for name in later.names:
+        assert torch.allclose(joined.models[name](x), later.models[name](x), atol=1e-9)
+        assert torch.allclose(whole.models[name](x), later.models[name](x), atol=1e-9)
+        stored = load_file(next(tmp_path.glob(f"site-2/models/{name}.safetensors")))
+        module = joined.models[name]
+        module.load_state_dict(stored)
+        assert torch.allclose(module(x), later.models[name](x), atol=1e-9)
+    for name in here.names:
+        assert torch.allclose(whole.models[name](x), here.models[name](x), atol=1e-9)
+    moved = sites.write_sites(federation, tmp_path / "moved", ((0, 3, 2), (1,)), policy="")
+    with pytest.raises(FedkinError, match="sites of their own"):
+        train_sites(sites.LoopLine(moved), plan(tmp_path, **two), tmp_path / "odd", start=tmp_path / "out")
+
+
 def test_a_site_whose_policy_keeps_numbers_at_home_is_named(federation: Federation, tmp_path: Path) -> None:
     paths = sites.write_sites(federation, tmp_path, GROUPS, policy="metrics = false")
     with pytest.raises(FedkinError, match="policy does not let"):

@@ -21,6 +21,7 @@ INPUTS = {
 # Trainable parameters counted by hand from the layer tables (weights, biases, batch-norm scales and shifts).
 COUNTS = {
     "mlr": 784 * 10 + 10,
+    "zero-mlr": 784 * 10 + 10,
     "linear": 784 * 10,
     "mlp": 784 * 100 + 100 + 100 * 10 + 10,
     "bn-mlp": 784 * 400 + 400 + 800 + 400 * 10 + 10,
@@ -47,6 +48,13 @@ def test_networks_have_the_papers_sizes_and_a_named_split(name: str) -> None:
 def test_every_network_is_listed_here() -> None:
     elsewhere = {"gru-forecaster", "lstm-text", "mobilenet-v2", "transformer-text"}
     assert set(COUNTS) | elsewhere >= set(NETWORKS)
+
+
+def test_a_model_that_starts_at_zero() -> None:
+    task = Task("classification", (4,), classes=(0, 1, 2))
+    from_zero, mlr = (ModelSpec.of(name, task, torch.float64) for name in ("zero-mlr", "mlr"))
+    assert not from_zero.initial_row(Streams(0)).any()
+    assert from_zero.layout.n_parameters == mlr.layout.n_parameters
 
 
 @pytest.mark.parametrize(

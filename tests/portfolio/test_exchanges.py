@@ -11,7 +11,7 @@ import torch
 from fedkin.federation.folds import folded, whole_training
 from fedkin.models import ModelSpec
 from fedkin.portfolio.auto import TRAINING, combined
-from fedkin.portfolio.search import EFFORTS
+from fedkin.portfolio.effort import EFFORTS
 from fedkin.run.options import make_options
 from fedkin.streams import Streams
 

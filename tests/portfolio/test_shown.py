@@ -16,8 +16,8 @@ from fedkin import Federation, FedkinError, Result
 from fedkin.cli import app
 from fedkin.commands.auto import clients_table
 from fedkin.portfolio.contender import Auto
+from fedkin.portfolio.effort import EFFORTS
 from fedkin.portfolio.progress import Done
-from fedkin.portfolio.search import EFFORTS
 
 from .conftest import sites
 

@@ -10,9 +10,10 @@ from fedkin import Federation
 from fedkin.engines.in_process import InProcess
 from fedkin.federation.folds import folded
 from fedkin.models import ModelSpec
+from fedkin.portfolio.effort import EFFORTS
 from fedkin.portfolio.evidence import SLOPES
 from fedkin.portfolio.kept import KeptMembers
-from fedkin.portfolio.search import EFFORTS, MemberSearch
+from fedkin.portfolio.search import MemberSearch
 from fedkin.portfolio.simplex import minimised, on_simplex
 from fedkin.portfolio.weights import KAPPA, TEMPERATURES, Told, Weighed, shrunken, weigh, without_small
 from fedkin.streams import Streams

@@ -36,6 +36,15 @@ def test_agrees_with_opacus_to_one_per_cent(rate: float, noise: float, steps: in
     assert epsilon_of(cost_of_steps(rate, noise, steps), delta) == pytest.approx(theirs, rel=0.01)
 
 
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-3, 0.1])
+def test_costs_become_epsilon_as_dp_accounting_has_it(delta: float) -> None:
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+
+    steps = [cost_of_steps(rate, noise, many) for rate in (0.01, 0.4, 1.0) for noise in (0.6, 5.0) for many in (1, 999)]
+    for cost in [*steps, np.full(len(ORDERS), 1e-12), np.zeros(len(ORDERS))]:
+        assert epsilon_of(cost, delta) == pytest.approx(compute_epsilon(ORDERS, cost, delta)[0], rel=1e-12)
+
+
 @pytest.mark.parametrize(("rate", "noise"), [(0.01, 1.0), (0.3, 2.0), (1.0, 3.0)])
 def test_a_step_costs_what_the_published_sum_says(rate: float, noise: float) -> None:
     cost = dict(zip(ORDERS, cost_of_steps(rate, noise)))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -82,3 +84,19 @@ def test_command(visits, tmp_path):
     said = CliRunner().invoke(app, ["predict", str(folder / "run"), "--client", "site-2", str(tmp_path / "new.csv")])
     assert said.exit_code == 0
     assert said.output == predict(result, "site-2", frame.head(7)).to_csv(index=False)
+
+
+def test_predictions_for_programs(visits, tmp_path):
+    from typer.testing import CliRunner
+
+    from fedkin.cli import app
+
+    folder, frame, _, result = visits
+    frame.head(7).to_csv(tmp_path / "new.csv", index=False)
+    asked = ["predict", str(folder / "run"), "--client", "site-2", str(tmp_path / "new.csv")]
+    said = CliRunner().invoke(app, [*asked, "--json", str(tmp_path / "said.json")])
+    assert (said.exit_code, said.output) == (0, "")
+    written = json.loads((tmp_path / "said.json").read_text())
+    expected = predict(result, "site-2", frame.head(7))
+    assert written["columns"] == list(expected.columns)
+    assert pd.DataFrame(written["rows"]).to_csv(index=False) == expected.to_csv(index=False)

@@ -64,6 +64,28 @@ def make(name: str, parameters: dict[str, Any] | None = None) -> Algorithm:
     return get(name)(**(parameters or {}))
 
 
+def method_of(given: Algorithm | type[Algorithm] | str) -> Algorithm:
+    """A method from an object, from its class (with its defaults) or from its name.
+
+    >>> method_of("fedavg") == method_of(get("fedavg")) == get("fedavg")()
+    True
+    """
+    from fedkin.algorithm import Algorithm
+
+    if isinstance(given, str):
+        return make(given)
+    found = given() if isinstance(given, type) and issubclass(given, Algorithm) else given
+    if not isinstance(found, Algorithm):
+        raise FedkinError(f"{given!r} is no method; give one such as FedAvg(), or a name such as 'fedavg'")
+    return found
+
+
+def with_parameters(method: Algorithm, **changed: Any) -> Algorithm:
+    """The method with some parameters changed, checked as if all had been given."""
+    given = {name: getattr(method, name) for name in method.model_fields_set}
+    return type(method)(**{**given, **changed})
+
+
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)

@@ -13,6 +13,7 @@ from fedkin.algorithm import Algorithm, Setting, State, mix, place
 from fedkin.clients import Replies
 from fedkin.couplings import ClusterAverage
 from fedkin.couplings.clustering import rand_index
+from fedkin.couplings.clusters import cosines
 from fedkin.privacy.settings import Level
 
 
@@ -30,8 +31,8 @@ class CFL(Algorithm):
     history's log tells ‖mean Δ‖ and max ‖Δ‖ to choose ε₁ and ε₂ by. ε₁ = 0 is FedAvg; `truth["cluster"]`, where known,
     gives the Rand index.
 
-    Published code cuts by complete linkage, which is another bipartition, and averages clients alike. The paper's further
-    test on the cross-cluster similarity is not made, in the published code nor here.
+    Published code (felisat/clustered-federated-learning) cuts by complete linkage, which is another bipartition, and averages
+    clients alike. The paper's further test on the cross-cluster similarity is not made, in the published code nor here.
 
     Reference: Sattler, Müller and Samek, Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization
     Under Privacy Constraints, 2020.
@@ -80,9 +81,6 @@ def bipartition(moved: Tensor) -> np.ndarray:
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform
 
-    way = torch.nn.functional.normalize(moved, dim=1, eps=1e-12)
-    apart = (1 - way @ way.T).clamp(min=0).cpu().numpy()
-    np.fill_diagonal(apart, 0)
-    tree = linkage(squareform(apart, checks=False), method="single")
+    tree = linkage(squareform(1 - cosines(moved), checks=False), method="single")
     codes = np.asarray(fcluster(tree, 2, criterion="maxclust"))
     return np.asarray(codes != codes[0]).astype(np.int64)

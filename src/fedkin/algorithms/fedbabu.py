@@ -29,8 +29,8 @@ class FedBABU(FedPer):
     no trace in the rounds. The head is found as in FedPer and does not travel; `head=[]` is FedAvg + fine-tuning.
     `tune="head"` or `"body"` fine-tunes one part (the paper compares all three and takes all).
 
-    PFLlib fine-tunes after the last round in place, with the optimiser of the rounds, so that later evaluations start
-    from fine-tuned models.
+    PFLlib fine-tunes once, after the last round, with the optimiser of the rounds: its curves over rounds are those of the
+    model under the initial head.
 
     Reference: Oh, Kim and Yun, FedBABU: Toward Enhanced Representation for Federated Image Classification, 2022.
     """

@@ -35,7 +35,8 @@ class FedFomo(Algorithm):
     descriptions differ: w_i is the model before training, and the client's own new model is a candidate (j = i).
 
     PFLlib first measured L_i on the batches of the last training; since then it holds out the last fifth of the training
-    samples. Its w_i is the model before training too.
+    samples. Its w_i is the model before training too; its likes are those of the last round. The authors' code
+    (NVlabs/FedFomo) tosses for each of the M candidates alone, with an ε that falls by the epoch.
 
     Reference: Zhang, Sapra, Fidler, Yeung and Alvarez, Personalized Federated Learning with First Order Model
     Optimization, 2021.

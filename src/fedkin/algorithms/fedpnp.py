@@ -21,10 +21,15 @@ from fedkin.couplings.plug import ITERATIVE, refuse_unknown
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
 from fedkin.graphs.similarity import from_models
+from fedkin.local.schedules import SCHEDULES
+from fedkin.local.sgd import by_field
 from fedkin.privacy.settings import Level
 
 MOST_PAIRED = 3_000
 """So many clients can have all their pairs of models compared."""
+
+
+STRENGTH_SCHEDULES = ("gradual", "constant")
 
 
 class FedPnP(Algorithm):
@@ -97,6 +102,13 @@ class FedPnP(Algorithm):
 
     @model_validator(mode="before")
     @classmethod
+    def _whose_schedule(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Of every other method `schedule` is that of the rate; here, too, where it cannot be that of the strength."""
+        kind = str(given.get("schedule")).partition(":")[0]
+        return by_field(given) if kind in {*SCHEDULES} - {*STRENGTH_SCHEDULES} else given
+
+    @model_validator(mode="before")
+    @classmethod
     def _start_at_zero(cls, given: dict[str, Any]) -> dict[str, Any]:
         """With β = 0 the paper starts at ν⁰ = 0 too."""
         return {"nu0": 0.0, **given} if given.get("beta") == 0 else given
@@ -111,8 +123,8 @@ class FedPnP(Algorithm):
     @field_validator("schedule", mode="before")
     @classmethod
     def _schedulable(cls, schedule: object) -> object:
-        if not callable(schedule) and schedule not in ("gradual", "constant"):
-            raise unknown("schedule", schedule, ("gradual", "constant"))
+        if not callable(schedule) and schedule not in STRENGTH_SCHEDULES:
+            raise unknown("schedule", schedule, STRENGTH_SCHEDULES)
         return schedule
 
     @field_validator("beta2")

@@ -33,8 +33,9 @@ class FedProto(Algorithm):
     though the method needs only equal d. λ = 0 with `predict="head"` is Local. A network with the layer `features` before a
     linear head is needed, and classes.
 
-    PFLlib, and the authors' code that it follows, averages prototypes without counts (the paper's formula divides by both
-    n_j and the number of clients); PFLlib first collected them over the batches of training, while the model moves.
+    PFLlib, and the authors' code that it follows (yuetan031/FedProto), averages prototypes without counts (the paper's formula
+    divides by both n_j and the number of clients); PFLlib first collected them over the batches of training, while the
+    model moves.
 
     Reference: Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, 2022.
     """
@@ -107,4 +108,4 @@ def train_towards(shard: Shard, request: Request, rows: Tensor, counters: Tensor
     centres = prototypes.nan_to_num()
     personal[:, head.weight.start : head.weight.stop] = 2 * centres.reshape(-1)
     personal[:, head.biases] = torch.where(known, -centres.square().sum(dim=1), -1e4)
-    return Trained(trained, loss, personal=personal, extra=told)
+    return Trained(trained, loss, personal=personal, rebuilt=True, extra=told)

@@ -14,6 +14,7 @@ from fedkin.algorithm import Algorithm, Deploys, LocalWork, Setting, State, mix,
 from fedkin.algorithms.afl import project_to_simplex
 from fedkin.clients import Replies
 from fedkin.couplings import Mixing
+from fedkin.couplings.clusters import cosines
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, Trained, training_task, widened
@@ -31,11 +32,11 @@ class PFedGraph(Algorithm):
 
     Π is the Euclidean projection on the simplex, so the programme needs no solver. The pull μ compares with the models that
     were averaged, through one vector u_i = Σ_j A_ij w_j/‖w_j‖ that travels beside the model. Distances and cosines count
-    trainable parameters. λ → ∞ and μ = 0 is FedAvg, λ → 0 and μ = 0 is Local (unless two clients are alike). λ is `alpha`,
-    as on the authors' command line, μ is their `lam`, with their defaults.
+    trainable parameters; a client that did not move is like itself alone. λ → ∞ and μ = 0 is FedAvg, λ → 0 and μ = 0 is
+    Local (unless two clients are alike). λ is `alpha`, as on the authors' command line, μ is their `lam`, with their defaults.
 
-    Published code rounds cosines above 0.9 up to 1, and adds +μ cos(w, ·) to the loss, which pushes a client away from its
-    collaborators; here the sign is the paper's.
+    Published code (MediaBrain-SJTU/pFedGraph) rounds cosines above 0.9 up to 1, and adds +μ cos(w, ·) to the loss, which
+    pushes a client away from its collaborators; here the sign is the paper's.
 
     Reference: Ye, Ni, Wu, Chen and Wang, Personalized Federated Learning with Inferred Collaboration Graphs, 2023.
     """
@@ -62,27 +63,20 @@ class PFedGraph(Algorithm):
 
     def couple(self, state: State, replies: Replies, setting: Setting) -> State:
         trained, n, ids = place(state.rows, replies), setting.spec.layout.n_parameters, torch.as_tensor(replies.ids)
-        weights = trained[ids, :n].double()
-        start = setting.spec.initial_row(setting.streams)[:n].double()
+        weights, start = trained[ids, :n], setting.spec.initial_row(setting.streams)[:n]
         collaboration = collaborate(weights - start, setting.sizes[replies.ids], self.alpha)
         state = state.with_log(own_weight=float(collaboration.diagonal().mean()))
         if self.lam:
             towards = state.arrays["towards"].clone()
-            towards[ids] = (torch.as_tensor(collaboration) @ directions(weights)).to(towards.dtype)
+            lengths = torch.linalg.vector_norm(weights, dim=1, dtype=torch.float64).clamp(min=1e-12)
+            towards[ids] = (torch.as_tensor(collaboration).to(lengths) / lengths).to(weights) @ weights
             state = state.with_arrays(towards=towards)
         return mix(state, replies, Mixing(collaboration, len(setting), replies.ids), trained=trained)
 
 
-def directions(vectors: Tensor) -> Tensor:
-    """Each row (m, P) at length 1; one of length 0 has no direction and stays."""
-    return torch.nn.functional.normalize(vectors, dim=1, eps=1e-12)
-
-
 def collaborate(moved: Tensor, sizes: np.ndarray, alpha: float) -> np.ndarray:
     """A (m, m), rows in the simplex, from how the clients' parameters moved (m, P) and their numbers of samples (m,)."""
-    way = directions(moved)
-    shares = sizes / sizes.sum()
-    points = shares + (way @ way.T).cpu().numpy() / (2 * alpha)
+    points = sizes / sizes.sum() + cosines(moved) / (2 * alpha)
     return np.stack([project_to_simplex(point) for point in points])
 
 

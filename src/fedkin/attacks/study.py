@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedkin.algorithm import Algorithm
-from fedkin.algorithms import make
+from fedkin.algorithms import make, method_of
 from fedkin.attacks.behaviour import ATTACKS, Attack
 from fedkin.attacks.clients import Attacked
 from fedkin.attacks.samples import TARGET, poisoned, stamped
@@ -114,7 +114,7 @@ def study(
     A method whose own `robust` is set keeps it as its defence. Runs that break off are told in their cells.
     """
     options = options or make_options()
-    methods = [make(each) if isinstance(each, str) else each for each in algorithms]
+    methods = [method_of(each) for each in algorithms]
     hows = [find_attack(name) for name in attacks]
     hostile = {count: attackers(federation.names, count, options.seed) for count in counts}
     if not methods:

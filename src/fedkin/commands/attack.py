@@ -61,7 +61,7 @@ def attack(
 
     listed = METHODS if algorithms is None else _names(algorithms)
     layers = [config.read_toml(given["file"]) if given["file"] else {}, flags.layer(**given, algorithms=listed)]
-    settings = config.settle(layers, config.parse_assignments(given["assign"] or []))
+    settings = config.settle(layers, flags.assignments(given))
     options = settings.options[0]
     with show.working(f"loading {settings.data.name} …"):
         federation = settings.federation(options.seed)

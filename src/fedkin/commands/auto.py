@@ -66,7 +66,7 @@ def auto(
     from fedkin.portfolio.auto import auto as find
 
     layers = [config.read_toml(given["file"]) if given["file"] else {}, flags.layer(**given)]
-    settings = config.settle(layers, config.parse_assignments(given["assign"] or []), default=("local",))
+    settings = config.settle(layers, flags.assignments(given), default=("local",))
     with working(f"loading {settings.data.name} …"):
         federation = settings.federation(settings.seeds[0])
     training = next(iter(settings.algorithms.values()))
@@ -85,6 +85,10 @@ def join(
         str | None, typer.Option("--client", help="column that names the client (default: as in the run)")
     ] = None,
     target: Annotated[str | None, typer.Option("--target", help="column to predict (default: as in the run)")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", help="seed of the newcomers' training (default: the run's)", show_default=False),
+    ] = None,
     add: Annotated[bool, typer.Option("--add", help="add them to the run, for those that come next")] = False,
     out: Out = None,
     json: flags.Json = None,
@@ -106,7 +110,7 @@ def join(
     result = load(run)
     newcomers = read_newcomers(result, csv, client, target)
     with working(f"finding models for {', '.join(newcomers.names)} …"):
-        joined = find(result, newcomers)
+        joined = find(result, newcomers, seed=seed)
     folder = out or new_folder(f"{Path(run).name}-newcomers")
     joined.save(folder)
     finish_auto(joined, folder, json)
@@ -124,8 +128,8 @@ class Members:
     def of(cls, settings: Mapping[str, Any]) -> Members:
         """With an estimate by effort, rounds and steps; other efforts are refused elsewhere."""
         from fedkin.portfolio.auto import TRAINING
+        from fedkin.portfolio.effort import EFFORTS
         from fedkin.portfolio.progress import Done
-        from fedkin.portfolio.search import EFFORTS
 
         effort = EFFORTS.get(str(settings.get("effort")))
         length = int(settings.get("rounds") or 30), int(settings.get("steps") or TRAINING["steps"])

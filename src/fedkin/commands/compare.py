@@ -35,6 +35,7 @@ def compare(
         str | None,
         flags.option("--seeds", help="how many seeds, or a list such as 1,2,5 (default: 1)", panel=flags.RUN),
     ] = None,
+    robust: flags.Robust = None,
     out: Annotated[
         Path | None,
         flags.option(
@@ -64,7 +65,7 @@ def compare(
     flag = flags.layer(**given, algorithms=listed, seeds=seeds)
     layers = [config.read_toml(given["file"]) if given["file"] else {}, flag]
     everything = not any(layer.get(key) for layer in layers for key in ("algorithm", "algorithms"))
-    settings = config.settle(layers, config.parse_assignments(given["assign"] or []), names(), with_auto=True)
+    settings = config.settle(layers, flags.assignments(given, robust), names(), with_auto=True)
     comparison = run_comparison(settings, out, skip_unfit=everything)
     finish_comparison(comparison, settings, json)
     from fedkin.commands import show

@@ -138,6 +138,16 @@ InsecureSeed = Annotated[
     int | None,
     option("--insecure-noise-seed", help="for tests: noise of --privacy that anybody can draw again", panel=LEARNING),
 ]
+Robust = Annotated[
+    str | None,
+    option(
+        "--robust",
+        help="guard methods that mix rows against hostile clients: clip, trimmed, median, norm, evidence, … "
+        "(docs/robustness.md)",
+        panel=METHOD,
+        metavar="NAME",
+    ),
+]
 Rounds = Annotated[int | None, option("--rounds", help="rounds to train (default: 50)", panel=RUN)]
 Fraction = Annotated[float | None, option("--fraction", help="share of clients per round (default: 1.0)", panel=RUN)]
 Seed = Annotated[int | None, option("--seed", help="seed of all random numbers (default: 0)", panel=RUN)]
@@ -231,6 +241,13 @@ def take_settings(command: Callable[..., None]) -> Callable[..., None]:
     wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del wrapped.__wrapped__
     return wrapped
+
+
+def assignments(given: dict[str, Any], robust: str | None = None) -> dict[str, Any]:
+    """What --set and --robust say of the methods' parameters."""
+    from fedkin.config import parse_assignments
+
+    return parse_assignments(given["assign"] or []) | ({} if robust is None else {"robust": robust})
 
 
 def class_weight(text: str) -> str | list[float] | dict[str, float]:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fedkin.commands import flags
+
 
 def predict(
     run: Annotated[Path, typer.Argument(help="folder of a run", metavar="RUN", show_default=False)],
@@ -28,6 +30,7 @@ def predict(
     out: Annotated[
         Path | None, typer.Option("--out", help="write here instead of standard output", metavar="FILE.csv")
     ] = None,
+    json: flags.Json = None,
 ) -> None:
     """Predict with the models that clients deploy; a CSV with one line per row and the probability of every class.
 
@@ -38,11 +41,14 @@ def predict(
     """
     import sys
 
-    from fedkin.files import write_atomic
+    from fedkin.files import write_atomic, write_json
     from fedkin.result.predict import predict_file
 
-    text = predict_file(run, client, table, client_column, id, sep, encoding).to_csv(index=False)
-    if out is None:
-        sys.stdout.write(text)
-    else:
-        write_atomic(out, text.encode())
+    found = predict_file(run, client, table, client_column, id, sep, encoding)
+    if out is not None:
+        write_atomic(out, found.to_csv(index=False).encode())
+    elif json is None:
+        sys.stdout.write(found.to_csv(index=False))
+    if json is not None:
+        rows = found.astype(object).where(found.notna(), None).to_dict(orient="records")
+        write_json(json, {"run": str(run), "columns": list(found.columns), "rows": rows})

@@ -27,6 +27,7 @@ def run(
         str | None,
         flags.option("--algorithm", help="the method, see: fedkin algorithms (default: fedavg)", panel=flags.METHOD),
     ] = None,
+    robust: flags.Robust = None,
     rows_file: flags.RowsPath = None,
     out: Annotated[
         Path | None,
@@ -85,7 +86,7 @@ def run(
         "file": config.read_toml(given["file"]) if given["file"] else {},
         "flag": flags.layer(**given, algorithm=algorithm, rows_file=rows_file),
     }
-    assignments = config.parse_assignments(given["assign"] or [])
+    assignments = flags.assignments(given, robust)
     settings = config.settle([*layers.values()], assignments)
     if len(settings.algorithms) > 1:
         raise typer.BadParameter("the file lists several methods; choose one with --algorithm, or use fedkin compare")

@@ -75,8 +75,8 @@ def comparison_table(comparison: Comparison) -> Table:
     caption = f"{metric.heading} of the models {clients} clients would deploy, on their own test samples: mean ± std over clients"
     if seeds > 1:
         caption += f"; all numbers are means over {seeds} seeds, '± seeds' is the std of the mean over seeds"
-    averaged = ", averaged over seeds" if seeds > 1 else ""
     draws = lines[0].clients // clients
+    averaged = ", averaged over seeds" if seeds > draws else ""
     drawn = f" in {draws} draws of the data" if draws > 1 else ""
     caption += (
         f".\ngained/lost: clients that do better/worse than when training alone (local){averaged}, of {counted}{drawn}."

@@ -68,7 +68,7 @@ def tune(
         config.read_toml(given["file"]) if given["file"] else {},
         flags.layer(**given, algorithm=algorithm),
     ]
-    layers, space = config.search(told, config.parse_assignments(given["assign"] or []))
+    layers, space = config.search(told, flags.assignments(given))
     settings = config.settle(layers)
     with show.working(f"loading {settings.data.name} …"):
         federation = settings.federation(settings.seeds[0])

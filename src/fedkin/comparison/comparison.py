@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.algorithm import Algorithm
-from fedkin.algorithms import make
+from fedkin.algorithms import make, method_of, with_parameters
 from fedkin.comparison.fitness import Fitness
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
@@ -22,6 +22,7 @@ from fedkin.portfolio.contender import Auto
 from fedkin.result import Result, records
 from fedkin.result.contenders import ALONE, Contender, Standing, find_alone, line
 from fedkin.run import Callback, Options, Run, make_options, make_run, with_learning
+from fedkin.streams import parse_seeds
 
 WatchRuns = Callable[[str, int], Sequence[Callback]]
 """Callbacks for the run of an algorithm (its name) with a seed."""
@@ -123,31 +124,38 @@ def cell_name(algorithm: str, seed: int) -> str:
 def compare(
     federation: Federation | Callable[[int], Federation],
     model: ModelLike,
-    algorithms: Sequence[Algorithm | Auto | str],
-    seeds: Sequence[int] = (0, 1, 2),
+    algorithms: str | Sequence[Algorithm | type[Algorithm] | Auto | str],
+    seeds: int | Sequence[int] = (0, 1, 2),
     graph: ClientGraph | str | None = None,
     out: str | Path | None = None,
     skip_unfit: bool = False,
     watch: WatchRuns = lambda name, seed: (),
+    privacy: Mapping[str, Any] | None = None,
+    robust: str | None = None,
     **options: Any,
 ) -> Comparison:
     """Train every algorithm with every seed, and Local for the gains.
 
-    `federation` may be a function of the seed, so that the partition varies with it. With `out` every run is kept in its
+    `federation` may be a function of the seed, so that the partition varies with it; `seeds` says which, or how many. With `out` every run is kept in its
     own folder; finished ones are read, not trained again, and interrupted ones go on where they stopped. An algorithm
     that does not fit the task is refused before any training, or left out if `skip_unfit`. A run that breaks off
     (divergence) is noted in `failed` and the others go on. "auto" is listed like a method, or `Auto(effort="quick")`.
-    `options` are those of `fedkin.train`.
+    `privacy` is for every method, `robust` for those that mix rows; `options` are those of `fedkin.train`.
 
     >>> from fedkin import compare, data
     >>> found = compare(data.load("digits", clients=4), "mlr", ["fedavg"], seeds=[0], rounds=2)
     >>> [result.algorithm for result in found.results]
     ['local', 'fedavg']
     """
-    given = [Auto() if each == Auto.name else each for each in algorithms]
-    made = [make(each) if isinstance(each, str) else each for each in given if not isinstance(each, Auto)]
+    listed = [name.strip() for name in algorithms.split(",")] if isinstance(algorithms, str) else algorithms
+    given = [Auto() if each == Auto.name else each for each in listed]
+    made = [method_of(each) for each in given if not isinstance(each, Auto)]
+    if privacy is not None:
+        made = [with_parameters(each, privacy=dict(privacy)) for each in made]
+    if robust is not None:
+        made = [with_parameters(each, robust=robust) if each.couples else each for each in made]
     auto = next((each for each in given if isinstance(each, Auto)), None)
-    each_seed = [make_options(**options, seed=seed) for seed in seeds]
+    each_seed = [make_options(**options, seed=seed) for seed in parse_seeds(seeds)]
     folder = None if out is None else Path(out)
     return train_all(federation, model, made, each_seed, graph, folder, skip_unfit, watch, auto)
 

@@ -37,6 +37,29 @@ def median(values: Tensor, weights: Tensor) -> Aggregate:
     return trimmed_mean(values, weights, share=0.5)
 
 
+def winsorised(values: Tensor, weights: Tensor, factor: float = 5.0) -> Aggregate:
+    """The mean of values that are first moved, in every coordinate, to at most r from its weighted median:
+
+        Σ_j m_j (c + clip(w_j − c, −r, r)),   c = median of w_j,   r = factor·1.4826·median of |w_j − c|
+
+    (1.4826 times the median deviation is the standard deviation of normal numbers.) factor = ∞ is the weighted mean. Who
+    differs from all others in a few coordinates, as a backdoor has to, moves these no further than its neighbours do; a
+    coordinate that fewer than half of the values, by weight, move stays at its median. The mean of what Tukey and McLaughlin
+    called a Winsorised sample, 1963, with bounds from the median deviation (Hampel, 1974).
+
+    >>> winsorised(torch.tensor([[0.0], [1.0], [2.0], [3.0], [999.0]]), torch.full((5,), 0.2), factor=1 / 1.4826)[0]
+    tensor([2.])
+    """
+    exact, weights = values.double(), weights.double()
+    centre = trimmed_mean(exact, weights, share=0.5)[0]
+    apart = exact - centre
+    reach = factor * 1.4826 * trimmed_mean(apart.abs(), weights, share=0.5)[0] if factor < torch.inf else torch.inf
+    length = apart.abs()
+    kept = torch.where(length <= reach, 1.0, reach / length)
+    shares = weights * kept.mean(dim=1)
+    return (centre + weights @ (apart * kept)).to(values.dtype), shares / shares.sum()
+
+
 def geometric_median(values: Tensor, weights: Tensor) -> Aggregate:
     """argmin_v Σ_j m_j ‖w_j − v‖, by Weiszfeld's iteration from the coordinate-wise median.
 

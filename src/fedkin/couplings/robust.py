@@ -69,17 +69,36 @@ def clipping(factor: float = 1.0) -> RobustRule:
     """
 
     def rule(values: Tensor, weights: Tensor, own: int | None) -> Aggregate:
-        if own is None:
-            centre, back = aggregation.geometric_median(values, weights)
-        else:
-            centre, back = values[own], torch.nn.functional.one_hot(torch.tensor(own), len(values)).double()
-        apart = (values.double() - centre.double()).norm(dim=1)
-        tau = factor * _typical(apart, weights.abs(), own) if np.isfinite(factor) else np.inf
-        shares = weights * torch.where(apart <= tau, 1.0, tau / apart)
+        _, back, kept = _shortening(values, weights, own, factor)
+        shares = weights * kept
         shares = shares + (1 - shares.sum()) * back
         return (shares @ values.double()).to(values.dtype), shares
 
     return rule
+
+
+def of_clipped(rule: RobustRule, factor: float) -> RobustRule:
+    """Another rule, of rows that are first brought as near as `clipping` brings them."""
+
+    def clipped(values: Tensor, weights: Tensor, own: int | None) -> Aggregate:
+        centre, back, kept = _shortening(values, weights, own, factor)
+        near = centre + kept[:, None] * (values.double() - centre)
+        row, shares = rule(near.to(values.dtype), weights, own)
+        shares = shares * kept
+        return row, shares + (1 - shares.sum()) * back
+
+    return clipped
+
+
+def _shortening(values: Tensor, weights: Tensor, own: int | None, factor: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The centre (B,) that `clipping` has, the shares of values in it (d,), and min(1, τ/‖w_j − centre‖) for each value (d,)."""
+    if own is None:
+        centre, back = aggregation.geometric_median(values, weights)
+    else:
+        centre, back = values[own], torch.nn.functional.one_hot(torch.tensor(own), len(values)).double()
+    apart = (values.double() - centre.double()).norm(dim=1)
+    tau = factor * _typical(apart, weights.abs(), own) if np.isfinite(factor) else np.inf
+    return centre.double(), back, torch.where(apart <= tau, 1.0, tau / apart)
 
 
 def _typical(apart: Tensor, weights: Tensor, own: int | None) -> float:

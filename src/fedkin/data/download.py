@@ -40,7 +40,7 @@ def fetch(file: File, dataset: str, folder: Path) -> Path:
             raise FedkinError(f"{url}: checksum mismatch; try again, or use another mirror") from problem
     raise FedkinError(
         f"cannot download {file.name} from {' or '.join(failures)}; check the network, set FEDKIN_MIRROR, "
-        f"or put the file in a folder and name it by FEDKIN_DATA"
+        f"or put the file in a folder DIR and run: fedkin data prepare {dataset} --from DIR (or set FEDKIN_DATA)"
     )
 
 

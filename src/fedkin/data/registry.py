@@ -174,7 +174,9 @@ def _prepared(data: DataSet, directory: str | os.PathLike[str] | None, force: bo
         if source.downloadable:
             return _download(data, source)
     wanted = ", ".join(f.name for f in data.sources[0].files)
-    raise FedkinError(f"{data.name!r} has no public download; put {wanted} in a folder and name it by FEDKIN_DATA")
+    raise FedkinError(
+        f"{data.name!r} has no public download; put {wanted} in a folder and name it by --from or FEDKIN_DATA"
+    )
 
 
 def _prepare_from(data: DataSet, source: Source, files: Mapping[str, Path], force: bool, trusted: bool = False) -> Path:

@@ -29,7 +29,7 @@ from fedkin.deployment.check import check_sites
 from fedkin.engines.flower.clients import FlowerClients
 from fedkin.engines.flower.line import Line
 from fedkin.engines.flower.register import Register
-from fedkin.engines.flower.roll import Called, FederationSettings, Roll, in_folds
+from fedkin.engines.flower.roll import Called, FederationSettings, Roll, in_folds, those_sites
 from fedkin.engines.flower.setup import SITES, models_of, resolve
 from fedkin.errors import FedkinError, first_fault, unknown
 from fedkin.files import read_text
@@ -38,9 +38,11 @@ from fedkin.models import ModelSpec
 from fedkin.models.frozen import frozen_hash
 from fedkin.portfolio.auto import combined, refuse_unfit
 from fedkin.portfolio.contender import Auto
-from fedkin.portfolio.search import EFFORTS
+from fedkin.portfolio.effort import EFFORTS
+from fedkin.portfolio.grown import grown
+from fedkin.portfolio.join import joined_by, refuse_strange, spec_of_run
 from fedkin.reports.wording import duration
-from fedkin.result import Result
+from fedkin.result import Result, load
 from fedkin.result.combined import Parts
 from fedkin.result.export import card
 from fedkin.result.history import Record
@@ -125,7 +127,8 @@ def train_sites(
     """Train over the sites on a line; the result is written to `out`, every site's models to its own disk.
 
     `start` is the result of an earlier run of this federation, perhaps with fewer or more sites: its rows, its graph and the
-    private state that sites keep of it are where this one begins.
+    private state that sites keep of it are where this one begins. Where that was auto, sites which it did not have join it: they get
+    models without a round of the others, and the result is the earlier one with them in it.
     """
     register = Register.read(out, plan.federation.accept, plan.federation.owners)
     memory = None if isinstance(plan.algorithm, Auto) else plan.algorithm.remembers
@@ -134,6 +137,8 @@ def train_sites(
     model: Any = models_of(called.own) if plan.model == SITES else resolve(plan.model)
     roster = called.roster
     if isinstance(plan.algorithm, Auto):
+        if start is not None:
+            return _joining(line, plan, called, register, out, load(start))
         return _auto(line, plan, plan.algorithm, called, register, out)
     began = (out, read_config(out)) if checkpoint.latest(out) is not None else None
     spec = model_of_run(plan.algorithm, model, roster.names, roster.task, plan.options, began)
@@ -176,6 +181,30 @@ def _auto(line: Line, plan: FederationFile, method: Auto, called: Called, regist
     told = lambda member, round, rounds: print(f"{member}: round {round} of {rounds}")  # noqa: E731
     how = spec, options, method.effort, used, method.training(), out, told, method.distil
     return _deployed(tested, combined(cut, tested, roster, *how))
+
+
+def _joining(
+    line: Line, plan: FederationFile, called: Called, register: Register, out: Path, earlier: Result
+) -> Result:
+    """Sites that came after a run of auto: their clients are its newcomers; nobody else is asked anything."""
+    known, names = set(earlier.names), called.roster.names
+    new = [place for place, own in enumerate(called.members) if not known & {names[k] for k in own}]
+    if not new:
+        raise FedkinError(
+            f"no site is new to {earlier.title}; newcomers come with sites of their own (fedkin deploy add-site), and a run of "
+            "all begins without start"
+        )
+    come = those_sites(called, new)
+    refuse_strange(earlier, come.roster)
+    options = plan.options.model_copy(update={"rounds": earlier.facts["rounds"]})
+    spec = spec_of_run(earlier, resolve(plan.model), come.roster.task, options)
+    count, used = EFFORTS[str(earlier.config["algorithm"]["effort"])].cut(come.roster.train + come.roster.validation)
+    how = spec, register, plan.federation
+    cut = FlowerClients(line, in_folds(come, count, used, options.seed), *how, registered=come)
+    tested = FlowerClients(line, come, *how)
+    joined = joined_by(earlier, cut, tested, come.roster, spec, options, used)
+    grown(earlier, joined).save(out)
+    return _deployed(tested, joined)
 
 
 def _graph_of_run(plan: FederationFile, out: Path, start: Path | None = None) -> ClientGraph | str | None:

@@ -49,6 +49,8 @@ def read_archive(
     """
     try:
         file = Path(path)
+        if not file.exists():
+            raise FedkinError(f"{path} does not exist; give the path of an .npz file")
         if not stat.S_ISREG(file.stat().st_mode):
             raise FedkinError(f"{path}: not {what}: no regular file")
         with zipfile.ZipFile(file) as archive:

@@ -155,7 +155,7 @@ class FileBatch:
                 manifest.entries[self._name(path)] = list(dict.fromkeys([Seen.of(path), seen]))
         manifest.entries |= {self._name(path): [Seen.of(path)] for path in self._grown}
         manifest.write()
-        for path in sorted(self._staged, key=lambda path: path.suffix == TENSORS):  # see `settle`
+        for path in sorted(self._staged, key=lambda path: path.suffix == TENSORS):  # see `finish_commit`
             put_in_place(part_of(path), path)
         for path in self._removed:
             path.unlink(missing_ok=True)

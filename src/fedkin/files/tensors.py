@@ -44,7 +44,7 @@ def write_tensors(
     """Tensors as safetensors, and beside them a JSON file with `facts` and the checksum that ties the two together.
 
     A tensor whose rows are all one row (FedAvg's global model seen K times) is stored once. Tensors are written piece by
-    piece, never gathered in memory; `after_piece` is called after each. The JSON file takes its place first (see `settle`).
+    piece, never gathered in memory; `after_piece` is called after each. The JSON file takes its place first (see `finish_commit`).
     """
     repeated = {name: len(t) for name, t in tensors.items() if t.ndim > 1 and len(t) > 1 and t.stride(0) == 0}
     compact = {name: (t[:1] if name in repeated else t).detach().contiguous() for name, t in tensors.items()}
@@ -119,7 +119,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     The tensors see the file through a private mapping: they are loaded when they are used, and writing to them leaves the
     file as it is.
     """
-    settle(path)
+    finish_commit(path)
     facts = read_json(path.with_suffix(".json"))
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would block
@@ -149,7 +149,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, facts
 
 
-def settle(path: Path, owned: bool = False) -> None:
+def finish_commit(path: Path, owned: bool = False) -> None:
     """Finish what a killed writer had all but done: the JSON file is in place, its tensors wait under their temporary name.
 
     The JSON file goes first (`FileBatch.commit`), and holds the checksum by which the tensors that belong to it are known.

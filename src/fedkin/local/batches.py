@@ -90,13 +90,18 @@ def plan_batches(
     n_epochs = int((-(-total // per_epoch)).max(initial=0))
     longest = int(total.max(initial=0))
     shuffles = permutations(uniform_words(words, n_epochs).reshape(-1), np.repeat(sizes, n_epochs))
-    shuffles = shuffles.reshape(k, n_epochs, -1)
+    most = int(per_epoch.max(initial=0))
+    if most * b != shuffles.shape[1]:  # a last batch that is partly padding
+        shuffles = np.pad(shuffles, ((0, 0), (0, most * b - shuffles.shape[1])))
+    batches = shuffles.reshape(k, n_epochs, most, b)
 
     step = np.arange(longest)[None, :]
     epoch, batch = np.minimum(step // per_epoch[:, None], n_epochs - 1), step % per_epoch[:, None]
-    place = batch[:, :, None] * batch_size + np.arange(b)[None, None, :]
-    real = (place < sizes[:, None, None]) & (step < total[:, None])[:, :, None]
-    sample = shuffles[np.arange(k)[:, None, None], epoch[:, :, None], np.minimum(place, shuffles.shape[2] - 1)]
-    index = offsets[:, None, None] + np.where(real, sample, 0)
-    weight = real / np.maximum(real.sum(axis=2, keepdims=True), 1)
+    count = np.where(
+        step < total[:, None], np.clip(sizes[:, None] - batch * batch_size, 0, b), 0
+    )  # real samples, (k, S)
+    real = np.arange(b) < count[:, :, None]
+    index = batches[np.arange(k)[:, None], epoch, batch]
+    index = np.where(real, index + offsets[:, None, None], offsets[:, None, None])
+    weight = real * (1 / np.maximum(count, 1))[:, :, None]
     return Plan(torch.as_tensor(index), torch.as_tensor(weight).to(dtype), total, changes)

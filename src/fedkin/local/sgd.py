@@ -6,7 +6,7 @@ Client k's gradient is g = ∇f_k(w), changed in turn by clipping, weight decay 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -20,6 +20,15 @@ from fedkin.local.samples import Samples
 from fedkin.local.schedules import RateSchedule, schedule
 from fedkin.local.terms import Clip, Decay, Term, affine
 from fedkin.privacy.settings import Planned, Privacy
+
+
+def by_field(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters by the names of fields: `schedule` is short for `lr_schedule` (but FedPnP has a schedule of its own).
+
+    >>> by_field({"lr": 0.1, "schedule": "cosine:50"})
+    {'lr': 0.1, 'lr_schedule': 'cosine:50'}
+    """
+    return {"lr_schedule" if name == "schedule" else name: value for name, value in given.items()}
 
 
 class Sgd(BaseModel):

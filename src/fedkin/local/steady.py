@@ -84,11 +84,11 @@ def slower(request: Request, factor: float) -> Request:
 def is_wild(shard: Shard, ids: np.ndarray, rows: Tensor, trained: Trained) -> np.ndarray:
     """Whose training (k,) ended in no number, or rose to beyond what a network of zeros costs."""
     start = rows if trained.start is None else trained.start
-    wild = ~(trained.rows.isfinite().all(dim=1) & trained.loss.isfinite()).cpu().numpy()
+    wild = ~(trained.rows.sum(dim=1).isfinite() & trained.loss.isfinite()).cpu().numpy()
     if trained.personal is not None:
-        wild |= ~trained.personal.isfinite().all(dim=1).cpu().numpy()
+        wild |= ~trained.personal.sum(dim=1).isfinite().cpu().numpy()
     wild |= _beyond(shard, ids, start, trained.rows, trained.loss > beyond(shard) / 2)
-    if trained.personal is not None:
+    if trained.personal is not None and not trained.rebuilt:
         far = trained.personal.norm(dim=1) > FARTHER * trained.rows.norm(dim=1)
         wild |= _beyond(shard, ids, trained.rows, trained.personal, far)
     return wild

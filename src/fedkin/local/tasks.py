@@ -170,6 +170,8 @@ class Trained:
     """Mean training loss, (k,)."""
     personal: Tensor | None = None
     """The client's own model, (k, B), where it is not the trained row (Ditto, pFedMe)."""
+    rebuilt: bool = False
+    """Whether that model was put together from the trained row, not trained: then it cannot have gone astray."""
     start: Tensor | None = None
     """Where training began, (k, B), where that is not the received row (IFCA)."""
     keep: dict[str, Tensor] = field(default_factory=dict)
@@ -207,9 +209,10 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
                 trained = steadily(function, shard, question, rows, counters)
             else:
                 trained, counters = known
-            n = shard.spec.layout.n_parameters
-            way = trained.rows - (rows if trained.start is None else trained.start)
-            reply = {"loss": trained.loss, "moved": way[:, :n].norm(dim=1).double(), **trained.extra}
+            moved = distances(
+                trained.rows, rows if trained.start is None else trained.start, shard.spec.layout.n_parameters
+            )
+            reply = {"loss": trained.loss, "moved": moved, **trained.extra}
             reply |= _account(shard, request)
             model = trained.rows if trained.personal is None else trained.personal
             reply |= _evaluated(shard, request.ids, model, request.shared.get("evaluate", []))
@@ -239,6 +242,12 @@ def _account(shard: Shard, request: Request) -> dict[str, Tensor]:
         return {}
     loss = torch.zeros(len(request.ids), dtype=shard.spec.dtype)
     return {"loss": loss, **Account(shard, request.ids, settings, settings.privacy).told()}
+
+
+def distances(here: Tensor, there: Tensor, n: int) -> Tensor:
+    """How far the first n columns of rows (k, B) lie apart, (k,); a few rows at a time, whose differences stay in the cache."""
+    some = max(1, 2**18 // max(1, n))
+    return torch.cat([(a[:, :n] - b[:, :n]).norm(dim=1).double() for a, b in zip(here.split(some), there.split(some))])
 
 
 def _finite(*values: Tensor) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.compute.memory import copied
 from fedkin.compute.steps import Rule
 from fedkin.local.batches import Batch, Plan, count_steps, plan_batches
 from fedkin.local.forecasts import forecast_errors, forecast_names
@@ -117,7 +118,7 @@ def train_chunks(
     Batches depend on (seed, purpose, round, client name) only. `counters` (k, C) are updated in place. A method that
     trains two models on the same batches gives each a `label`: what step rules remember is kept under it.
     """
-    rows = rows.clone(memory_format=torch.contiguous_format)
+    rows = copied(rows)
     losses = rows.new_zeros(len(rows))
     keys, sizes, offsets = shard.keys[ids], shard.train.sizes[ids], shard.train.offsets[ids]
     words = shard.streams.words(purpose, round, keys)
@@ -133,19 +134,22 @@ def train_chunks(
                 return private.plan(place, rows.dtype)
             named = purpose if why == "batches" else f"{purpose} {why}"
             how = settings.batch_size, settings.epochs, settings.steps, rows.dtype
-            drawn = shard.streams.words(named, round, keys)[place]
+            drawn = words[place] if why == "batches" else shard.streams.words(named, round, keys[place])
             return plan_batches(drawn, sizes[place], offsets[place], *how, shard.changes(named, round, keys[place]))
 
         pick = torch.as_tensor(place)
+        run = slice(place[0], place[-1] + 1) if (np.diff(place) == 1).all() else None
+        own = rows[pick] if run is None else rows[run]  # clients side by side are trained where they are
         own_counters = None if counters is None else counters[pick]
         with shard.kernel() as plain, seeded(shard, words[place[0]]):
             kernel: Kernel = plain if private is None else private.kernel(place)
-            how = shard, kernel, settings, settings.rate(round), place, rows[pick], own_counters, words[place], plan
+            how = shard, kernel, settings, settings.rate(round), place, own, own_counters, words[place], plan
             chunk = Chunk(*how) if moments is None else Chunk(*how, moments.read)
             kernel.noise = None if drawn_masks is None else Noise(drawn_masks[place])
             losses[pick] = work(chunk)
             kernel.noise = None
-        rows[pick] = chunk.rows
+        if run is None:
+            rows[pick] = own
         if moments is not None:
             moments.write(chunk)
         if counters is not None and own_counters is not None:

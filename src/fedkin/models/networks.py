@@ -87,6 +87,15 @@ def logistic(task: Task) -> nn.Module:
     return two_parts([nn.Flatten()], nn.Linear(prod(task.input_shape), task.outputs))
 
 
+@network("zero-mlr")
+def logistic_from_zero(task: Task) -> nn.Module:
+    """`mlr` whose weights are 0 at the start: private training has no steps to spend on forgetting random ones."""
+    module = logistic(task)
+    for parameter in module.parameters():
+        nn.init.zeros_(parameter)
+    return module
+
+
 @network("linear")
 def linear(task: Task) -> nn.Module:
     """One linear layer without bias (FedRelax's linear model)."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,12 +17,15 @@ from fedkin.errors import FedkinError, unknown
 from fedkin.federation import Federation
 from fedkin.federation.folds import folded, whole_training
 from fedkin.graphs.directed import peers_of
-from fedkin.local.sgd import Sgd
-from fedkin.models import ModelLike, ModelSpec
+from fedkin.local.sgd import Sgd, by_field
+from fedkin.models import ModelLike, ModelSpec, estimators
+from fedkin.models.estimators import Estimators
+from fedkin.portfolio.effort import EFFORTS
 from fedkin.portfolio.kept import KeptMembers
 from fedkin.portfolio.members import WatchMembers
+from fedkin.portfolio.mixed import mixed
 from fedkin.portfolio.outcome import outcome
-from fedkin.portfolio.search import EFFORTS, MemberSearch
+from fedkin.portfolio.search import MemberSearch
 from fedkin.result import Result
 from fedkin.result.stored import read_config
 from fedkin.roster import Roster
@@ -70,6 +74,7 @@ def auto(
     """
     if effort not in EFFORTS:
         raise unknown("effort", effort, EFFORTS)
+    options = by_field(options)
     training = {**TRAINING, **{key: value for key, value in options.items() if key in Sgd.model_fields}}
     chosen = make_options(
         rounds=rounds, seed=seed, **{key: value for key, value in options.items() if key not in Sgd.model_fields}
@@ -83,8 +88,16 @@ def auto(
         raise FedkinError(
             "auto moves whole models between clients; leave private out, or train one method: fedkin.train"
         )
+    cut_into, told = (
+        EFFORTS[effort].cut(clients.train.sizes),
+        estimators.of(model, federation.names, federation.task, getattr(torch, chosen.dtype)),
+    )
+    if isinstance(told, Estimators):
+        _refuse_for_estimators(federation, chosen, options, distil)
+        with owned(out) as directory:
+            return mixed(clients, told, chosen, effort, cut_into, directory, watch)
     spec = model_of_run(algorithms.make("local"), model, federation.names, federation.task, chosen)
-    count, used = EFFORTS[effort].cut(clients.train.sizes)
+    count, used = cut_into
     streams = Streams(chosen.seed)
 
     def connected(of: Federation) -> Clients:
@@ -114,6 +127,35 @@ def refuse_unfit(roster: Roster) -> None:
         )
 
 
+def _refuse_for_estimators(federation: Federation, chosen: Options, options: Mapping[str, Any], distil: bool) -> None:
+    """Refuse what there is not for models that share no weights."""
+    if chosen.engine != "in_process":
+        raise FedkinError(f"auto mixes estimators in one process; leave out engine = {chosen.engine!r}")
+    if distil:
+        raise FedkinError("auto distils networks, not estimators; leave out distil")
+    for name in options:
+        if name in Sgd.model_fields:
+            raise FedkinError(f"{name} is for networks; estimators are fitted as they are given: leave it out")
+    if federation.task.estimator == "classifier" and not federation.task.classes:
+        raise FedkinError("auto mixes estimators of one label or of numbers; train multi-label tasks with networks")
+
+
+@contextmanager
+def owned(out: str | Path | None) -> Iterator[Path | None]:
+    """The folder of a run, which no other writes to at the same time and which holds no result yet."""
+    if out is None:
+        yield None
+        return
+    directory = RunDirectory(Path(out))
+    if (directory.path / "result.safetensors").exists():
+        raise FedkinError(f"{out} already holds a result; choose another folder")
+    directory.own()
+    try:
+        yield directory.path
+    finally:
+        directory.release()
+
+
 def combined(
     cut: Clients,
     tested: Clients,
@@ -129,18 +171,13 @@ def combined(
 ) -> Result:
     """auto over clients of any engine: `cut` are the K·(F + 1) further clients, `tested` the K clients themselves."""
     started = time.perf_counter()
-    directory = None if out is None else RunDirectory(out)
-    if directory is not None:
-        if (directory.path / "result.safetensors").exists():
-            raise FedkinError(f"{out} already holds a result; choose another folder")
-        directory.own()
-    try:
+    with owned(out):
         run = options.model_dump(include={"rounds", "seed", "dtype", "metrics", "headline"})
         named = {"effort": effort, "model": spec.name or "custom", "data": roster.fingerprint, **training, **run}
         kept, own = KeptMembers(out, named), {"name": "auto", "effort": effort, **({"distil": True} if distil else {})}
-        if directory is not None:
+        if out is not None:
             begun = config_of(roster, spec, algorithms.make("local"), options, None, out)
-            directory.write_config({**begun, "algorithm": {**own, **training}}, None, spec)
+            RunDirectory(out).write_config({**begun, "algorithm": {**own, **training}}, None, spec)
         how = roster.names, roster.task, spec, Streams(options.seed), EFFORTS[effort], used, training
         found = MemberSearch(cut, *how, options.rounds, kept, watch).run()
         prior = found.weighed.prior
@@ -162,6 +199,7 @@ def combined(
                 "temperatures": dict(zip(members, prior.temperatures.tolist())),
                 "mean_gain": prior.gain,
                 "left_out": list(found.left_out),
+                "training": {name: dict(how) for name, how in found.ways.items()},
                 "effort": effort,
             },
             distil,
@@ -170,9 +208,6 @@ def combined(
             result.save(out)
             kept.clear()
         return result
-    finally:
-        if directory is not None:
-            directory.release()
 
 
 def go_on(out: str | Path, watch: WatchMembers = lambda member, round, rounds: None) -> Result:

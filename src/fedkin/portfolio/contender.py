@@ -9,7 +9,7 @@ from pydantic import ConfigDict, ValidationError
 
 from fedkin.errors import FedkinError, first_fault, unknown
 from fedkin.federation import Federation
-from fedkin.local.sgd import Sgd
+from fedkin.local.sgd import Sgd, by_field
 from fedkin.models import ModelLike
 from fedkin.portfolio.auto import TRAINING, auto
 from fedkin.result import Result, load
@@ -26,6 +26,7 @@ class Auto(Sgd):
     distil: bool = False
 
     def __init__(self, **settings: Any) -> None:
+        settings = by_field(settings)
         for key in settings:
             if key not in type(self).model_fields:
                 raise unknown("parameter of auto", key, list(type(self).model_fields))

@@ -57,6 +57,44 @@ class Evidence:
         """Which samples count for each variant (V, groups) of the evidence, (k, n, V) float64."""
         return variants.double().T[self.group] * self.real[:, :, None]
 
+    def slopes(self, logs: Tensor, weights: Tensor, variants: Tensor) -> dict[str, Tensor]:
+        """L = −Σ_s log Σ_m w_m p_m(s) over the samples of each variant, at weights (k, V, M), from log p (k, n, M).
+
+        Its "value" (k, V), "slopes" (k, V, M) and "curvature" (k, V, M, M).
+        """
+        likelihood = logs.exp()
+        mixed = torch.einsum("knm,kvm->knv", likelihood, weights).clamp(min=1e-300)
+        counted = self.counted(variants)
+        each = counted / mixed.square()
+        curved = [torch.einsum("kn,knm,knl->kml", each[:, :, v], likelihood, likelihood) for v in range(each.shape[2])]
+        return {
+            "value": -(mixed.log() * counted).sum(dim=1),
+            "slopes": -torch.einsum("knv,knm->kvm", counted / mixed, likelihood),
+            "curvature": torch.stack(curved, 1),
+        }
+
+    def gram(self, variants: Tensor) -> Tensor:
+        """Products of the members' residuals, summed over the samples of each variant, (k, V, M, M)."""
+        errors = self.errors()
+        per_sample = torch.einsum("knmd,knld->knml", errors, errors) / errors.shape[3]
+        return torch.einsum("knv,knml->kvml", self.counted(variants), per_sample)
+
+    def gains(self, logs: Tensor, weights: Tensor, classes: bool) -> dict[str, Tensor]:
+        """How much better the combination is than member 0, by loss, each group judged by the weights (k, V, M) without it.
+
+        "gain" and "square" (k,): Σ d and Σ d² of the differences d per sample.
+        """
+        own = weights.gather(1, self.group[:, :, None].expand(-1, -1, weights.shape[2]))  # (k, n, M)
+        if classes:
+            together = -(logs.exp() * own).sum(dim=2).clamp(min=1e-300).log()
+            alone = -logs[:, :, 0]
+        else:
+            errors = self.errors()
+            together = (errors * own[..., None]).sum(dim=2).square().mean(dim=2)
+            alone = errors[:, :, 0].square().mean(dim=2)
+        apart = (alone - together) * self.real
+        return {"gain": apart.sum(dim=1), "square": apart.square().sum(dim=1)}
+
 
 # --- one member after the other ---------------------------------------------------------------------------------------
 
@@ -159,7 +197,7 @@ def _gathered(shard: Shard, request: Request) -> tuple[Evidence, Tensor]:
 def count_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """How much there is to judge by: "held_out" (k, V) samples of every variant, "effective" (k,), "sound" (k, M)."""
     evidence, _ = _gathered(shard, request)
-    effective = [_effective(shard.validation.targets(int(k)), shard.task.mixes_chances) for k in request.ids]
+    effective = [effective_samples(shard.validation.targets(int(k)), shard.task.mixes_chances) for k in request.ids]
     members = request.shared["members"]
     return {
         "held_out": evidence.counted(request.shared["variants"]).sum(dim=1),
@@ -168,7 +206,7 @@ def count_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     }
 
 
-def _effective(targets: Tensor, classes: bool) -> float:
+def effective_samples(targets: Tensor, classes: bool) -> float:
     """n·min(1, 2·(1 − share of the largest class)): with one class only, a client's own samples say little."""
     if not classes or not len(targets):
         return float(len(targets))
@@ -177,49 +215,20 @@ def _effective(targets: Tensor, classes: bool) -> float:
 
 @client_task("slopes")
 def slopes_task(shard: Shard, request: Request) -> dict[str, Tensor]:
-    """L = −Σ_s log Σ_m w_m p_m(s) over the samples of each variant, at per_client "weights" (k, V, M).
-
-    Returns its "value" (k, V), "slopes" (k, V, M) and "curvature" (k, V, M, M).
-    """
+    """`Evidence.slopes` at per_client "weights" (k, V, M): "value" (k, V), "slopes" (k, V, M), "curvature" (k, V, M, M)."""
     evidence, logs = _gathered(shard, request)
-    weights, likelihood = request.per_client["weights"].double(), logs.exp()
-    mixed = torch.einsum("knm,kvm->knv", likelihood, weights).clamp(min=1e-300)
-    counted = evidence.counted(request.shared["variants"])
-    each = counted / mixed.square()
-    return {
-        "value": -(mixed.log() * counted).sum(dim=1),
-        "slopes": -torch.einsum("knv,knm->kvm", counted / mixed, likelihood),
-        "curvature": torch.stack(
-            [torch.einsum("kn,knm,knl->kml", each[:, :, v], likelihood, likelihood) for v in range(each.shape[2])], 1
-        ),
-    }
+    return evidence.slopes(logs, request.per_client["weights"].double(), request.shared["variants"])
 
 
 @client_task("errors")
 def errors_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Products of the members' residuals, summed over the samples of each variant: "gram" (k, V, M, M)."""
     evidence, _ = _gathered(shard, request)
-    errors = evidence.errors()
-    per_sample = torch.einsum("knmd,knld->knml", errors, errors) / errors.shape[3]
-    return {"gram": torch.einsum("knv,knml->kvml", evidence.counted(request.shared["variants"]), per_sample)}
+    return {"gram": evidence.gram(request.shared["variants"])}
 
 
 @client_task("gains")
 def gains_task(shard: Shard, request: Request) -> dict[str, Tensor]:
-    """How much better the combination is than member 0, by loss, each group judged by the weights fitted without it.
-
-    per_client "weights" (k, V, M), row v those without group v. Returns "gain" and "square" (k,): Σ d and Σ d² of the
-    differences d per sample.
-    """
+    """`Evidence.gains` by per_client "weights" (k, V, M), row v those fitted without group v: "gain" and "square" (k,)."""
     evidence, logs = _gathered(shard, request)
-    weights = request.per_client["weights"].double()
-    own = weights.gather(1, evidence.group[:, :, None].expand(-1, -1, weights.shape[2]))  # (k, n, M)
-    if shard.task.mixes_chances:
-        together = -(logs.exp() * own).sum(dim=2).clamp(min=1e-300).log()
-        alone = -logs[:, :, 0]
-    else:
-        errors = evidence.errors()
-        together = (errors * own[..., None]).sum(dim=2).square().mean(dim=2)
-        alone = errors[:, :, 0].square().mean(dim=2)
-    apart = (alone - together) * evidence.real
-    return {"gain": apart.sum(dim=1), "square": apart.square().sum(dim=1)}
+    return evidence.gains(logs, request.per_client["weights"].double(), shard.task.mixes_chances)

@@ -29,8 +29,8 @@ class MemberShapes:
 
     def fit(self, name: str, tensors: Mapping[str, Tensor]) -> bool:
         """Whether shapes and kinds are those that training gives, and peers are clients."""
-        folds = {"local": self.folds + 1, "pfedbayes": self.folds - 1}.get(name.partition(",")[0], self.folds)
-        folds = 1 if name.endswith(" in the first fold") else folds
+        folds = self.folds + (name.partition(",")[0] == "local")
+        folds = folds - 1 if name.endswith(", other folds") else 1 if name.endswith(" in the first fold") else folds
         peers = tensors.get("peers", torch.zeros((folds, self.clients, 0), dtype=torch.int64))
         due = {
             "rate": ((), torch.float64),

@@ -21,6 +21,7 @@ def read_newcomers(
     """
     from fedkin.data.tabular import read_table
     from fedkin.federation.columns import cleaned, known
+    from fedkin.federation.notices import target_kind
     from fedkin.federation.table import groups, tidy
     from fedkin.result.predict import inputs_of
 
@@ -40,9 +41,8 @@ def read_newcomers(
     x = inputs_of(result, frame.drop(columns=[client, target]) if not result.facts.get("inputs") else frame)
     y = answers.to_numpy()
     if result.task.classes:
+        y = target_kind(answers, target, "classification")[1]
         codes = {str(label): label for label in result.task.classes}
-        if y.dtype.kind == "f" and bool((np.mod(y, 1) == 0).all()):  # classes that are numbers are whole
-            y = y.astype(np.int64)
         strange = [value for value in y if str(value) not in codes]
         if strange:
             raise unknown(f"class in column {target!r}", strange[0], result.task.classes)

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from fedkin.portfolio.search import Effort
+from fedkin.portfolio.effort import Effort
 
 BAYES = 6.0
 """What training pFedBayes costs, in runs of FedAvg."""
+FOLDS = 4
 
 
 class Done:
     """The share of a run that is done, from what `watch` is told; an estimate, since members may be left out."""
 
     def __init__(self, effort: Effort, rounds: int, steps: int) -> None:
-        longest = max(effort.fine_tuning, default=0) / max(1, steps * rounds)
-        self.plan = {"local": 1.0, "fedavg": 1.0, "kin": 1.0}
-        """Member → its cost in runs of FedAvg; fine-tuning is told of with what comes after it."""
+        tuned = max(effort.fine_tuning, default=0) / max(1, steps * rounds)
+        tried = [1 / FOLDS] * (len(effort.together) if len(effort.together) > 1 else 0)
+        self.plan = {"local": [1.0], "fedavg": [*tried, 1.0], "kin": [*tried, 1.0 + 2 * tuned]}
+        """Member → what its trainings cost in runs of FedAvg, one after the other; fine-tuning counts with Kin's last."""
         if effort.bayes:
-            self.plan |= {"pfedbayes": BAYES / 3, "pfedbayes, other folds": BAYES * 2 / 3}
-        self.total = sum(self.plan.values()) + 2 * longest
-        self.tuning = 2 * longest
+            self.plan["pfedbayes"] = [BAYES / 3, BAYES * 2 / 3]
+        self.total = sum(map(sum, self.plan.values()))
         self.ended: list[str] = []
+        self.best = 0.0
 
     def share(self, member: str, round: int, rounds: int) -> float:
-        """0…1 after this round of a member."""
-        member = "pfedbayes, other folds" if member == "pfedbayes" and member in self.ended else member
-        order = list(self.plan)
-        before = sum(self.plan[name] for name in order[: order.index(member)]) if member in order else 0.0
-        now = before + self.plan.get(member, 0.0) * round / max(1, rounds)
-        if member.startswith("pfedbayes"):
-            now += self.tuning
+        """0…1 after this round of a member, never less than before."""
+        before = sum(sum(costs) for name, costs in self.plan.items() if self._earlier(name, member))
+        costs, ended = self.plan.get(member, [0.0]), self.ended.count(member)
+        current = costs[min(ended, len(costs) - 1)] * round / max(1, rounds)
         if round == rounds:
             self.ended.append(member)
-        return min(1.0, now / self.total)
+        self.best = min(1.0, max(self.best, (before + sum(costs[:ended][: len(costs) - 1]) + current) / self.total))
+        return self.best
+
+    def _earlier(self, name: str, member: str) -> bool:
+        order = list(self.plan)
+        return member in order and order.index(name) < order.index(member)

@@ -19,6 +19,7 @@ from fedkin.errors import FedkinError
 from fedkin.graphs.directed import directed
 from fedkin.local.sgd import Sgd
 from fedkin.models import ModelSpec
+from fedkin.portfolio.effort import Effort, climbed
 from fedkin.portfolio.evidence import ERRORS, NO_FIT, SAY
 from fedkin.portfolio.kept import KeptMembers, MemberShapes
 from fedkin.portfolio.members import TrainedMember, WatchMembers, fine_tuned, steps_alone, train_member
@@ -47,33 +48,13 @@ ATTEMPTS = 3
 """… so often at most."""
 ASTRAY = 10.0
 """A model whose loss on a client's training samples is so many times the untrained model's is none for that client."""
+ADAM = 0.01
+"""The rate of Adam, where it is tried."""
 FEW = 0.1
 """A method is trained again, slower, where it went astray for a larger share of the clients."""
 
-
-@dataclass(frozen=True)
-class Effort:
-    """How much is tried. `folds` None: 3 where the median client has at least 100 samples, else 4."""
-
-    folds: int | None
-    used: int | None
-    """How many of the folds are held out; None: all."""
-    fine_tuning: tuple[int, ...]
-    bayes: bool
-    rates: tuple[float, ...]
-    """Learning rates, ascending, that a short test on a fold chooses from."""
-
-    def cut(self, sizes: np.ndarray) -> tuple[int, int]:
-        """Into how many folds clients with so many samples cut them, and how many of these are held out."""
-        count = self.folds or (3 if float(np.median(sizes)) >= 100 else 4)
-        return count, self.used or count
-
-
-EFFORTS = {
-    "quick": Effort(4, 1, (10, 50), False, (0.03, 0.1, 0.3)),
-    "standard": Effort(None, None, (10, 50, 200), True, (0.03, 0.1, 0.3)),
-    "thorough": Effort(5, None, (10, 50, 200), True, (0.01, 0.03, 0.1, 0.3, 1.0)),
-}
+TrainWith = Callable[[Folds, Mapping[str, Any]], Mapping[str, Tensor]]
+"""Trains a method in some folds with settings of its own."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +69,8 @@ class Found:
     kin: sp.csr_array
     """Who helps whom, (K, K), the mean over the folds."""
     rate: float
+    ways: Mapping[str, Mapping[str, Any]]
+    """How FedAvg and Kin trained, where they did not at the rate."""
     left_out: tuple[str, ...]
     """Members whose training was not begun or stopped, since held-out samples spoke against them."""
 
@@ -113,6 +96,8 @@ class MemberSearch:
     """Per member the best temperature's place in the grid and the mean held-out loss there."""
     fit: dict[str, np.ndarray] = field(default_factory=dict)
     """Per member its loss on training samples, (F, K)."""
+    ways: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """How FedAvg and Kin train: "lr" and perhaps "optimiser"."""
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
@@ -198,8 +183,8 @@ class MemberSearch:
         local = self.alone(self.sgd)
         self.watch("local", self.rounds, self.rounds)
         members = {"local": local[: self.used]}
-        common = self._steady("fedavg", lambda folds: {"rows": self._trained("fedavg", folds).rows})
-        kin = self._steady("kin", lambda folds: self._kin(folds, local))
+        common = self._steady("fedavg", lambda folds, how: {"rows": self._trained("fedavg", folds, **how).rows})
+        kin = self._steady("kin", lambda folds, how: self._kin(folds, local, how))
         members |= {"fedavg": common["rows"], "kin": kin["rows"]}
         left_out: list[str] = []
         for name in ("fedavg", "kin"):
@@ -210,7 +195,7 @@ class MemberSearch:
         warmth = self.warmth(list(members))
         temperatures = np.ones(len(members)) if warmth is None else warmth
         weighed = weigh(told, temperatures, self.task.mixes_chances, self.fits(list(members)))
-        return Found(members, local[self.used], weighed, mean_kin(kin), rate, tuple(left_out))
+        return Found(members, local[self.used], weighed, mean_kin(kin), rate, self.ways, tuple(left_out))
 
     # --- training that may go astray ----------------------------------------------------------------------------------
 
@@ -254,16 +239,53 @@ class MemberSearch:
             self.say(name, rows, numbers)
         return rows
 
-    def _steady(self, name: str, train: Callable[[Folds], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    def _steady(self, name: str, train: TrainWith) -> dict[str, Tensor]:
         """A method trained in every fold, its opinion said; again and slower where it went astray for many."""
-        for attempt in range(ATTEMPTS + 1):
-            folds = self.folds(range(self.used), self.pace * SLOWER**attempt)
-            made = self.once(name if not attempt else f"{name}, {attempt} slower", lambda: train(folds))  # noqa: B023
-            self.say(name, made["rows"], range(self.used))
-            lost = np.any(self.fit[name] > ASTRAY * self.untrained, axis=0)[self.cohort]
-            if not len(lost) or lost.mean() <= FEW:
+        how, first = self._best_way(name, train)
+        self.ways[name] = how
+        rest = self.folds(range(1 if first else 0, self.used), self.pace)
+        made = self.once(f"{name}, other folds" if first else name, lambda: train(rest, how)) if rest.count else first
+        made = {key: torch.cat([first[key], made[key]]) for key in made} if first and rest.count else made
+        self.say(name, made["rows"], range(self.used))
+        for attempt in range(1, ATTEMPTS + 1):
+            if not self._astray(name):
                 break
+            folds = self.folds(range(self.used), self.pace * SLOWER**attempt)
+            made = self.once(f"{name}, {attempt} slower", lambda: train(folds, how))  # noqa: B023
+            self.say(name, made["rows"], range(self.used))
         return made
+
+    def _best_way(self, name: str, train: TrainWith) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """How a method trains in all folds, and what it made of the first: with the rate, or Adam, whose models do best there.
+
+        They are judged as received or after a few local steps, whichever is better: models that rounds at a large rate keep
+        unsettled are good beginnings. Where the user has said the rate nothing is tried.
+        """
+        if self.training.get("lr") or len(self.effort.together) < 2:
+            return {"lr": self.sgd.lr}, {}
+        tried: list[tuple[dict[str, Any], dict[str, Tensor], float]] = []
+
+        def loss(rate: float, **own: Any) -> float:
+            folds, how = self.folds([0], self.pace), {"lr": rate, **own}
+            named = " ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in how.values())
+            made = self.once(f"{name} with {named} in the first fold", lambda: train(folds, how))
+            found = self.say(name, made["rows"], range(1))
+            astray = self._astray(name)
+            more = fine_tuned(folds, made["rows"], self.sgd.model_dump(), self.effort.fine_tuning[0], 0)
+            found = float("inf") if astray else min(found, self.say(name, more, range(1)))
+            tried.append((how, made, found))
+            return found
+
+        climbed([self.sgd.lr * times for times in self.effort.together], loss)
+        if not {"optimiser", "momentum"} & self.training.keys():
+            loss(ADAM, optimiser="adam")
+        how, made, _ = min(tried, key=lambda one: one[2])
+        return how, made
+
+    def _astray(self, name: str) -> bool:
+        """Whether a member went astray for many of those who train with the others."""
+        lost = np.any(self.fit[name] > ASTRAY * self.untrained, axis=0)[self.cohort]
+        return bool(len(lost) and lost.mean() > FEW)
 
     def stretch(self, name: str, start: Tensor, sgd: Mapping[str, Any], steps: int, number: int, before: str) -> Tensor:
         """The models (F, K, B) of member `before` after more local steps, as member `name`, its opinion said."""
@@ -284,11 +306,7 @@ class MemberSearch:
     # --- what is trained ----------------------------------------------------------------------------------------------
 
     def _rate(self) -> dict[str, Tensor]:
-        """The learning rate with the smallest held-out loss after a third of the rounds alone, on the first fold.
-
-        From the middle of the list upwards while the loss falls, or else downwards.
-        """
-        rates, losses = self.effort.rates, {}
+        """The learning rate with the smallest held-out loss after a third of the rounds alone, on the first fold."""
         first, rounds = self.folds([0]), max(1, self.rounds // 3)
         draw = self.streams.words("who tries rates", 0, client_keys(self.names))
         ids = np.sort(np.argsort(draw, kind="stable")[:ASKED])
@@ -306,26 +324,15 @@ class MemberSearch:
             there = self._held(ids) > 0
             return float(found[there].mean()) if there.any() else 0.0
 
-        place = len(rates) // 2
-        losses[place] = loss(rates[place])
-        for step in (1, -1):
-            at = place + step
-            while 0 <= at < len(rates):
-                losses[at] = loss(rates[at])
-                if losses[at] >= losses[at - step]:
-                    break
-                at += step
-            if min(losses, key=lambda one: losses[one]) != place:
-                break
-        best = min(losses, key=lambda one: (losses[one], one))
-        return {"rate": torch.tensor(rates[best], dtype=torch.float64)}
+        return {"rate": torch.tensor(climbed(self.effort.rates, loss), dtype=torch.float64)}
 
     def _trained(self, name: str, folds: Folds, start: Tensor | None = None, **own: Any) -> TrainedMember:
         method = algorithms.make(name, {**self.sgd.model_dump(), **own})
         return train_member(folds, self.settings(folds), method, self.rounds, self.watch, start, self.cohort)
 
-    def _kin(self, folds: Folds, start: Tensor) -> dict[str, Tensor]:
-        found = self._trained("kin", folds, start[: self.used], alone=1 / 3)  # the first stage is `start`
+    def _kin(self, folds: Folds, start: Tensor, how: Mapping[str, Any]) -> dict[str, Tensor]:
+        own = start[torch.tensor(folds.numbers)]
+        found = self._trained("kin", folds, own, alone=1 / 3, **how)  # the first stage is `start`
         arrays = {
             key: torch.stack([state.arrays[f"kin_{key}"] for state in found.states]) for key in ("peers", "weights")
         }
@@ -370,7 +377,7 @@ class MemberSearch:
             self.said.pop(name)
             return {}
         if rest.count:
-            more = self.once(name, lambda: {"rows": self._trained(name, rest, **own).rows})["rows"]
+            more = self.once(f"{name}, other folds", lambda: {"rows": self._trained(name, rest, **own).rows})["rows"]
             rows = torch.cat([rows, more])
         self.say(name, rows, range(self.used))
         return {name: rows}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -48,6 +49,24 @@ class Weighed:
     """Its standard error, (K,)."""
     count: np.ndarray
     """Held-out samples, (K,)."""
+
+
+class Sums(Protocol):
+    """Sums over held-out samples of what M members say, for K = `size` clients and V variants."""
+
+    size: int
+    members: list[str]
+    variants: torch.Tensor
+    count: np.ndarray
+    """Held-out samples, (K, V)."""
+    effective: np.ndarray
+    sound: np.ndarray
+
+    def ask(self, task: str, weights: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """The answer to a task of `evidence`, by name."""
+
+    def slopes(self, weights: np.ndarray) -> Expansion:
+        """Value (K, V), slopes (K, V, M) and curvatures of the clients' losses at weights (K, V, M)."""
 
 
 class Told:
@@ -105,7 +124,7 @@ class Told:
 
 
 def weigh(
-    told: Told, temperatures: np.ndarray, classification: bool, fit: np.ndarray, known: Prior | None = None
+    told: Sums, temperatures: np.ndarray, classification: bool, fit: np.ndarray, known: Prior | None = None
 ) -> Weighed:
     """All of it; member 0 is Local. `known` is not estimated again. `fit` (K, M) are the members' training losses."""
     variants = len(told.variants)
@@ -144,7 +163,7 @@ def _alike(count: np.ndarray) -> np.ndarray:
     return np.asarray(there / np.maximum(count, 1) / np.maximum(there.sum(axis=0), 1))
 
 
-def mixed_pool(told: Told) -> tuple[np.ndarray, np.ndarray]:
+def mixed_pool(told: Sums) -> tuple[np.ndarray, np.ndarray]:
     """w0 (V, M) that minimise the mean of the clients' losses −log Σ_m w_m p_m, and these losses (V,)."""
     alike = _alike(told.count)
 
@@ -157,7 +176,7 @@ def mixed_pool(told: Told) -> tuple[np.ndarray, np.ndarray]:
     return minimised(ask, np.full(shape, 1 / shape[1]), np.full(shape, FLAT))
 
 
-def _mixed_personal(told: Told, pooled: np.ndarray) -> np.ndarray:
+def _mixed_personal(told: Sums, pooled: np.ndarray) -> np.ndarray:
     """w_i (K, V, M) = argmin −Σ_s log Σ_m w_m p_m(s) − κ Σ w0 log w."""
     shape = told.size, *pooled.shape
     flat = told.size * len(pooled), pooled.shape[1]
@@ -170,14 +189,14 @@ def _mixed_personal(told: Told, pooled: np.ndarray) -> np.ndarray:
     return minimised(ask, prior / prior.sum(axis=1, keepdims=True), prior)[0].reshape(shape)
 
 
-def least_squares_pool(told: Told, gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def least_squares_pool(told: Sums, gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """w0 (V, M) with the smallest mean squared error on the simplex, every client counting alike, and that error (V,)."""
     means = np.einsum("kv,kvml->vml", _alike(told.count), gram)
     found = on_simplex(means, np.zeros(means.shape[:2]), np.full(means.shape[:2], FLAT))
     return found, np.einsum("vm,vml,vl->v", found, means, found)
 
 
-def _least_squares_personal(told: Told, gram: np.ndarray, pooled: np.ndarray) -> np.ndarray:
+def _least_squares_personal(told: Sums, gram: np.ndarray, pooled: np.ndarray) -> np.ndarray:
     """w_i (K, V, M) = argmin wᵀG_i w/(2σ_i²) − κ Σ w0 log w; σ_i² the MSE of the federation's best member."""
     errors = np.diagonal(gram, axis1=2, axis2=3)
     mean = np.einsum("kv,kvm->vm", _alike(told.count), errors)  # (V, M)

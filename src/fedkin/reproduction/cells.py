@@ -107,6 +107,7 @@ def _federation(source: str, seed: int) -> Federation:
 
 
 def _train(cell: Cell, folder: Path, watch: OnRound) -> CellRecord | None:
+    from fedkin.diagnostics.elsewhere import GlobalTest
     from fedkin.papers.originals import as_published, published_graph
     from fedkin.run import make_options, make_run
 
@@ -115,12 +116,17 @@ def _train(cell: Cell, folder: Path, watch: OnRound) -> CellRecord | None:
     method = as_published(settings["algorithm"], settings["parameters"])
     options = make_options(**settings["run"], seed=cell.seed, workers=1)
     graph = published_graph(settings["graph"], method, federation)
-    run = make_run(federation, settings["model"], method, options, graph, folder, [_until(watch)])
+    everywhere = [GlobalTest(max(1, options.rounds // 10))] if options.global_test else []
+    run = make_run(federation, settings["model"], method, options, graph, folder, [_until(watch), *everywhere])
     run.take_up()
     result = run.run()
     if run.state.round < options.rounds:
         return None
-    return record_of(result, cell.logs, method.model_dump().get("period") or 1)
+    record = record_of(result, cell.logs, method.model_dump().get("period") or 1)
+    for test in everywhere:
+        means = {when: curve.mean(axis=1) for when, curve in test.curves.items() if len(curve)}
+        record["curve"] |= {f"global_{when}": {"round": test.tested, "mean": mean} for when, mean in means.items()}
+    return record
 
 
 def _until(watch: OnRound) -> Callback:
@@ -153,6 +159,8 @@ def record_of(result: Result, logs: Sequence[str] = (), period: int = 1) -> Cell
             "round": rounds,
             "mean": np.nanmean(curve, axis=1) if len(curve) else [],
         }
+    losses = [(entry["round"], entry["log"]["train_loss"]) for entry in result.history if "train_loss" in entry["log"]]
+    record["curve"]["loss"] = {"round": [round for round, _ in losses], "mean": [loss for _, loss in losses]}
     record["clients"] = {when: result.metrics[when][result.metric] for when in ("pre", "post")}
     for key in logs:
         kept = [(entry["round"], entry["log"].get(key)) for entry in result.history if entry["round"] % period == 0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedkin.reproduction.summary import Measured
-from fedkin.reproduction.tables import When
+from fedkin.reproduction.tables import Panel, When
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,19 +26,25 @@ def draw_published(measured: Measured, path: Path) -> Path | None:
     columns = [c for c in table.columns if any(measured.good(row, c) for row in table.rows)]
     if not columns:
         return None
+    drawn = [(column, what) for what in table.drawing.panels for column in columns if _has(measured, column, what)]
     across = min(3, len(columns))
-    down = -(-len(columns) // across)
+    down = -(-len(drawn) // across)
     figure = Figure(figsize=(4.6 * across + 1.8, 3.4 * down), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(down, across, squeeze=False).flat
-    for panel, column in zip(panels, columns):
-        PAINTERS[table.drawing.kind](panel, measured, column)
-        panel.set(title=table.columns[column].title, xlabel=table.drawing.x, ylabel=table.drawing.y)
+    for panel, (column, what) in zip(panels, drawn):
+        if table.drawing.kind == "rounds" or what != "metric":
+            _rounds(panel, measured, column, what)
+            panel.set(xlabel="round", ylabel="training loss" if what == "loss" else table.drawing.y)
+        else:
+            PAINTERS[table.drawing.kind](panel, measured, column)
+            panel.set(xlabel=table.drawing.x, ylabel=table.drawing.y)
+        panel.set(title=table.columns[column].title)
         if table.drawing.log_x:
             panel.set_xscale("symlog", linthresh=1e-4)
         if table.drawing.log_y:
             panel.set_yscale("log")
-    for panel in list(panels)[len(columns) :]:
+    for panel in list(panels)[len(drawn) :]:
         panel.axis("off")
     handles: dict[str, Any] = {}
     for panel in figure.axes:
@@ -57,22 +63,44 @@ def _measured_rows(measured: Measured, column: str) -> Iterator[tuple[int, str, 
             yield place, row, what.title
 
 
-def _rounds(panel: Axes, measured: Measured, column: str) -> None:
-    """The mean over clients and seeds after every evaluated round."""
-    factor = 100 if measured.table.percent else 1
+CURVES: dict[Panel, dict[When, str]] = {
+    "metric": {"pre": "pre", "post": "post"},
+    "global": {"pre": "global_pre", "post": "global_post"},
+    "loss": {"post": "loss"},
+}
+"""A record's curves, by what they are of and when it was tested."""
+
+
+def _curves(measured: Measured, row: str, column: str, name: str) -> list[Any]:
+    """The curves of this name over the same rounds, one per seed; cells that are kept from before may lack some."""
+    told = [record["curve"][name] for record in measured.good(row, column) if name in record.get("curve", {})]
+    return [curve for curve in told if len(curve["round"]) and list(curve["round"]) == list(told[0]["round"])]
+
+
+def _has(measured: Measured, column: str, what: Panel) -> bool:
+    """Whether there is something to draw; what is not a curve has been asked for already."""
+    names = CURVES[what].values()
+    return what == "metric" or any(
+        _curves(measured, row, column, name) for row in measured.table.rows for name in names
+    )
+
+
+def _rounds(panel: Axes, measured: Measured, column: str, what: Panel) -> None:
+    """The mean over clients and seeds after every evaluated round; of the training loss one line, of others two."""
+    factor = 100 if measured.table.percent and what != "loss" else 1
     rows = list(_measured_rows(measured, column))
     methods = {row: measured.table.rows[row].algorithm for _, row, _ in rows}
     for place, row, title in rows:
-        drawn = MOMENTS
-        if "fedavgft" in methods.values() and methods[row] in ("fedavg", "fedavgft"):
-            drawn = MOMENTS[:1] if methods[row] == "fedavg" else MOMENTS[1:]  # one run, drawn once
-        for when, style in drawn:
-            curves = [record["curve"][when] for record in measured.good(row, column) if record.get("curve")]
-            if curves and curves[0]["round"]:
+        moments = [moment for moment in MOMENTS if moment[0] in CURVES[what]]
+        if what != "loss" and "fedavgft" in methods.values() and methods[row] in ("fedavg", "fedavgft"):
+            moments = moments[:1] if methods[row] == "fedavg" else moments[1:]  # one run, drawn once
+        for when, style in moments:
+            curves = _curves(measured, row, column, CURVES[what][when])
+            if curves:
                 mean = np.mean([curve["mean"] for curve in curves], axis=0) * factor
-                label = title if when == drawn[-1][0] else None
+                label = title if when == moments[-1][0] else None
                 panel.plot(curves[0]["round"], mean, style, color=f"C{place % 10}", label=label, linewidth=1.2)
-    for when, style in MOMENTS:
+    for when, style in MOMENTS if what != "loss" else ():
         panel.plot([], [], style, color="black", label=when, linewidth=1.2)
 
 
@@ -131,4 +159,4 @@ def _matrix(panel: Axes, measured: Measured, column: str) -> None:
     panel.locator_params(integer=True)
 
 
-PAINTERS = {"rounds": _rounds, "rows": _rows, "bars": _bars, "lines": _lines, "matrix": _matrix}
+PAINTERS = {"rows": _rows, "bars": _bars, "lines": _lines, "matrix": _matrix}

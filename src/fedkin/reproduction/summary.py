@@ -14,6 +14,8 @@ from fedkin.reproduction.verdicts import Number, check_claims, parse_published, 
 
 SPREAD_OF = {"mean": "std", "global": "global_std"}
 """The spread over clients that belongs to a mean over clients."""
+ROUNDS_TO = "rounds_to"
+"""The statistic that is read off the curve over rounds."""
 
 
 class Measured:
@@ -42,6 +44,8 @@ class Measured:
             entry = self.entry(row, column)
             value = entry.get(statistic)
             return None if value is None else Number(float(value), entry.get("std") if statistic == "mean" else None)
+        if statistic == ROUNDS_TO:
+            return self.rounds_to(row, column, when)
         found = [record[when] for record in self.good(row, column) if record.get(when, {}).get(statistic) is not None]
         if not found:
             return None
@@ -53,6 +57,26 @@ class Measured:
         elif self.table.spread != "none" and len(values) > 1:
             spread = float(values.std())
         return Number(float(values.mean()), spread)
+
+    def rounds_to(self, row: str, column: str, when: When) -> Number | None:
+        """The first evaluated round in which the mean over clients is as good as the column's level; None if never."""
+        level, sign = self.table.columns[column].level, 1 if self.table.larger_is_better else -1
+        curves = [record["curve"][when] for record in self.good(row, column) if when in record.get("curve", {})]
+        first = [
+            next(
+                (
+                    t
+                    for t, mean in zip(curve["round"], curve["mean"])
+                    if level is not None and sign * (mean - level) >= 0
+                ),
+                None,
+            )
+            for curve in curves
+        ]
+        known = [round for round in first if round is not None]
+        if not curves or len(known) < len(curves):
+            return None
+        return Number(float(np.mean(known)), float(np.std(known)) if len(known) > 1 else None)
 
     def entry(self, row: str, column: str) -> Mapping[str, Any]:
         """What a whole figure's function says of this cell."""
@@ -136,7 +160,7 @@ def _line(
     line |= {"tested": when, "difference": None, "verdict": ""}
     found = pre if when == "pre" else post
     if found is None:
-        line["verdict"] = _absent(measured, row, column, missing)
+        line["verdict"] = _absent(measured, row, column, statistic, missing)
     elif published is None:
         known = measured.entry(row, column).get("reference") if table.function and statistic == "mean" else None
         line["verdict"] = "not in the paper" if known is None else f"no number printed; a simulation gives {known:g}"
@@ -155,7 +179,9 @@ def _verdict(measured: Measured, column: str, published: Number, found: float) -
     return verdict(published, found, measured.table.percent)
 
 
-def _absent(measured: Measured, row: str, column: str, missing: Mapping[str, str]) -> str:
+def _absent(measured: Measured, row: str, column: str, statistic: str, missing: Mapping[str, str]) -> str:
+    if statistic == ROUNDS_TO and measured.good(row, column):
+        return f"never at {measured.table.columns[column].level:g}"
     failed = [record["failed"] for record in measured.records.get((row, column), ()) if "failed" in record]
     if failed:
         return f"broke off: {failed[0]}"

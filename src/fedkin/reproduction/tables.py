@@ -27,6 +27,7 @@ from fedkin.errors import FedkinError, unknown
 SCALES = ("smoke", "desk", "paper")
 When = Literal["pre", "post"]
 Tested = Literal["pre", "post", "either"]
+Panel = Literal["metric", "global", "loss"]
 Entries = dict[str, Any]
 """Settings by name; of several layers the last one that names a setting counts."""
 
@@ -48,6 +49,8 @@ class TableColumn(Strict):
     """Arguments of functions (figures that are no training runs)."""
     labels: Entries = {}
     """Which rows of a whole figure's function belong to this column."""
+    level: float | None = None
+    """The accuracy (or MSE) by which the statistic `rounds_to` tells how many rounds a method takes there."""
     caution: str | None = None
     """Why no measured number of this column can be compared with the published one."""
 
@@ -110,12 +113,19 @@ class Reduction(Strict):
     """The reductions in words, for the output."""
 
 
+_NOTHING, _AS_IT_IS = Reduction(), ColumnReduction()
+"""What the paper's scale reduces, and what a scale does to a column that it does not name."""
+
+
 class Drawing(Strict):
     """What a figure draws: curves over rounds, bars, a line over the rows' x, or a function's own lines."""
 
     kind: Literal["rounds", "bars", "rows", "lines", "matrix"] = "bars"
     x: str = ""
     y: str = ""
+    panels: list[Panel] = ["metric"]
+    """What curves over rounds are drawn of, each in panels of its own: the metric on clients' own test samples, that on all
+    clients' test samples (with `global_test`), the training loss."""
     log_x: bool = False
     log_y: bool = False
 
@@ -154,7 +164,7 @@ class PublishedTable(Strict):
             raise unknown("scale", name, SCALES)
         if name != "paper" and name not in self.scales:
             raise FedkinError(f"{self.name} has no scale {name!r}; it has {', '.join([*self.scales, 'paper'])}")
-        return self.scales.get(name, Reduction())
+        return self.scales.get(name, _NOTHING)
 
     def places(self, scale: str) -> list[tuple[str, str]]:
         """(row, column) of every cell at this scale, column by column, so that neighbours share their data."""
@@ -175,7 +185,7 @@ class PublishedTable(Strict):
     def settings(self, row: str, column: str, scale: str) -> Entries:
         """Everything that fixes the numbers of a cell, but for its seed."""
         what, where, reduced = self.rows[row], self.columns[column], self.reduction(scale)
-        here, everywhere = reduced.at.get(column, ColumnReduction()), reduced.parameters.get("*", {})
+        here, everywhere = reduced.at.get(column, _AS_IT_IS), reduced.parameters.get("*", {})
         if self.function:
             return {"function": self.function, "parameters": self.parameters | everywhere}
         own = what.parameters | what.at.get(column, {}) | reduced.parameters.get(row, {}) | here.rows.get(row, {})

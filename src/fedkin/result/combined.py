@@ -38,11 +38,16 @@ class Combined(nn.Module):
 def one_module(
     spec: ModelSpec, rows: Tensor, counters: Tensor, weights: Tensor, temperatures: Tensor, classes: bool
 ) -> nn.Module:
-    """The combination of networks with rows (P, B); a single one, taken as it is, needs nothing around it."""
+    """The combination of networks with rows (P, B); a single one, taken as it is, needs nothing around it.
+
+    `outputs` says what it puts out: "logits", whose softmax are the probabilities, or "numbers".
+    """
     networks = [spec.module(row, counters) for row in rows]
-    if len(networks) == 1 and float(weights[0]) == float(temperatures[0]) == 1:
-        return networks[0].eval()
-    return Combined(networks, weights, temperatures, classes).eval()
+    alone = len(networks) == 1 and float(weights[0]) == float(temperatures[0]) == 1
+    found = networks[0] if alone else Combined(networks, weights, temperatures, classes)
+    if not hasattr(found, "outputs"):  # a network's own stays
+        found.outputs = "logits" if classes else "numbers"  # type: ignore[assignment]
+    return found.eval()
 
 
 @dataclass(frozen=True)

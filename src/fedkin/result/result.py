@@ -23,6 +23,7 @@ from fedkin.models import ModelLike, ModelSpec
 from fedkin.models.frozen import carrying, freeze
 from fedkin.models.memory import with_memory
 from fedkin.notebook import html_table
+from fedkin.result.blended import BLENDS, Blends
 from fedkin.result.combined import CombinedModels, Parts
 from fedkin.result.estimators_file import ESTIMATORS_FILE, SavedEstimators, estimators_to_bytes
 from fedkin.result.frozen_file import FROZEN_HASH, read_frozen, write_frozen
@@ -173,10 +174,8 @@ class Result:
 
     @property
     def kin(self) -> np.ndarray | sp.csr_array | None:
-        """Who helps whom, (K, K): the directed weights A that kin or auto learned, rows sum to 1; None for other methods.
-
-        Sparse where there are more than 2,000 clients.
-        """
+        """Who helps whom, (K, K): the directed weights A that kin or auto learned, rows sum to 1, sparse where there are more
+        than 2,000 clients; None for other methods."""
         if "kin" in self.extras:
             return self.extras["kin"].numpy()
         if "kin_weights" not in self.extras:
@@ -192,6 +191,11 @@ class Result:
             raise FedkinError(f"{self.title} combines no members; fedkin.auto does")
         found: Mapping[str, Mapping[str, Any]] = self.facts["auto"]
         return found
+
+    @property
+    def privacy(self) -> Mapping[str, float]:
+        """The ε that every client has spent, by name; empty where the run was not private."""
+        return dict(zip(self.names, self.extras["epsilon"].tolist())) if "epsilon" in self.extras else {}
 
     @property
     def learned_rounds(self) -> tuple[int, ...]:
@@ -252,11 +256,13 @@ class Result:
 
         return export(self, directory, format)
 
-    def join(self, federation: Federation, model: ModelLike | None = None, seed: int | None = None) -> Result:
+    def join(
+        self, federation: Federation, model: ModelLike | None = None, seed: int | None = None, name: str | None = None
+    ) -> Result:
         """Models for newcomers of a run of `fedkin.auto`, without a round of the others (see `fedkin.join`)."""
         from fedkin.portfolio.join import join
 
-        return join(self, federation, model, seed)
+        return join(self, federation, model, seed, name)
 
     def grown(self, joined: Result) -> Result:
         """This run with the newcomers that `join` gave models to among its clients, for those that come next."""
@@ -295,7 +301,8 @@ class Result:
                 batch.write(out / "graph.npz", self.graph.to_bytes())
             self.history.save(out / "history.jsonl", batch)
             networks = isinstance(self.models, Models | CombinedModels)
-            if not networks and (fitted := estimators_to_bytes(self.models)):
+            estimators = self.models.fitted if isinstance(self.models, Blends) else self.models
+            if not networks and (fitted := estimators_to_bytes(estimators)):
                 batch.write(out / ESTIMATORS_FILE, fitted)
             write_frozen(out, getattr(self.models, "spec", None), batch)
             write_tensors(out / "result.safetensors", tensors, facts, after_piece, batch.write)
@@ -368,7 +375,9 @@ def _assembled(
     extras = {name.removeprefix("extra/"): value for name, value in tensors.items() if name.startswith("extra/")}
     parts = Parts.read(extras, len(names))
     models: Mapping[str, Any] = SavedEstimators(out, names)
-    if parts is not None:
+    if BLENDS in extras:
+        models = Blends(names, models, extras[BLENDS], tensors["sizes"].numpy(), len(task.classes))
+    elif parts is not None:
         models = CombinedModels(names, parts, spec, task.mixes_chances)
     elif "models" in tensors:
         models = Models(names, tensors["models"], tensors["counters"], spec)

@@ -13,7 +13,7 @@ import fedkin
 from fedkin.errors import FedkinError
 from fedkin.files import FileBatch, Lock, Manifest, clean_up
 from fedkin.files.manifest import TENSORS
-from fedkin.files.tensors import settle
+from fedkin.files.tensors import finish_commit
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelSpec
 from fedkin.result.frozen_file import write_frozen
@@ -36,7 +36,7 @@ class RunDirectory:
         if self._lock is None:
             self._lock = Lock(self.path / ".lock", str(self.path))
             for told in self.path.rglob("*.json"):
-                settle(told.with_suffix(TENSORS), owned=True)
+                finish_commit(told.with_suffix(TENSORS), owned=True)
             clean_up(self.path)
 
     def release(self) -> None:

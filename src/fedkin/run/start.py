@@ -108,7 +108,7 @@ def begin(
 def train(
     federation: Federation,
     model: ModelLike = "mlp",
-    algorithm: Algorithm | str = "fedavg",
+    algorithm: Algorithm | type[Algorithm] | str = "fedavg",
     graph: ClientGraph | str | None = None,
     rounds: int = 50,
     seed: int = 0,
@@ -119,6 +119,7 @@ def train(
     track: str | Sequence[str] = (),
     progress: bool | None = None,
     privacy: Mapping[str, Any] | None = None,
+    robust: str | None = None,
     **options: Any,
 ) -> Result:
     """Train one model per client.
@@ -128,7 +129,8 @@ def train(
     checkpoints and the result; `start` the directory of an earlier run, whose rows are taken over where shapes agree: by name, and
     their mean for clients that came since; `track` names trackers (mlflow, wandb, trackio, tensorboard). A
     `progress` bar is shown at a terminal and in notebooks unless told otherwise; `privacy` is a table such as
-    {"level": "sample", "epsilon": 6, "delta": 1e-5, "clip": 1.0} (docs/private-training.md).
+    {"level": "sample", "epsilon": 6, "delta": 1e-5, "clip": 1.0} (docs/private-training.md) and `robust` a guard against hostile
+    clients such as "clip" (docs/robustness.md): parameters of the method, as in `FedAvg(robust="clip")`.
     `options` are the fields of `Options`: loss, metrics, headline, fraction, eval_every, …
 
     >>> from fedkin import data, train
@@ -136,10 +138,11 @@ def train(
     >>> train(federation, "mlr", "fedavg", rounds=2)  # doctest: +ELLIPSIS
     Result(FedAvg, 5 clients, 2 rounds, test accuracy pre ... post ...)
     """
-    method = algorithms.make(algorithm) if isinstance(algorithm, str) else algorithm
-    if privacy is not None:
-        given = {name: getattr(method, name) for name in method.model_fields_set}
-        method = type(method)(**{**given, "privacy": dict(privacy)})
+    asked = {"privacy": privacy, "robust": robust}
+    also = {name: value for name, value in asked.items() if value is not None}
+    method = algorithms.method_of(algorithm)
+    if also:
+        method = algorithms.with_parameters(method, **also)
     chosen = make_options(rounds=rounds, seed=seed, engine=engine, **options)
     shown = [Progress()] if shows_progress(progress) else []
     told = [*shown, *as_callbacks(callbacks), *find_trackers(track)]

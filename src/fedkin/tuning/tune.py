@@ -105,7 +105,7 @@ def _mean(values: Sequence[float]) -> float:
 def tune(
     federation: Federation,
     model: ModelLike = "mlp",
-    algorithm: Algorithm | str = "fedavg",
+    algorithm: Algorithm | type[Algorithm] | str = "fedavg",
     space: Mapping[str, Any] | None = None,
     trials: int | None = None,
     folds: int = 4,
@@ -130,7 +130,7 @@ def tune(
     {'mu': 0.0}
     """
     need_optuna()
-    method = algorithms.make(algorithm) if isinstance(algorithm, str) else algorithm
+    method = algorithms.method_of(algorithm)
     kind = type(method)
     given = {name: getattr(method, name) for name in method.model_fields_set}
     settled, wanted = apart(kind, dict(DEFAULT_SPACE if space is None else space))

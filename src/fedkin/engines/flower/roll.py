@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,6 +89,23 @@ def in_folds(called: Called, count: int, used: int, seed: int) -> Called:
     starts = size * np.arange(used + 1)
     members = [(starts[:, None] + own[None]).ravel() for own in called.members]
     return replace(called, roster=further, members=members, setup=replace(called.setup, folds=(count, used, seed)))
+
+
+def those_sites(called: Called, places: Sequence[int]) -> Called:
+    """These sites alone, by their places in `called`, with their clients."""
+    ids = np.concatenate([called.members[place] for place in places])
+    roster, ends = called.roster, np.cumsum([len(called.members[place]) for place in places])
+    names = tuple(roster.names[k] for k in ids)
+    counts = None if roster.label_counts is None else roster.label_counts[ids]
+    parts = {part: getattr(roster, part)[ids] for part in ("train", "validation", "test")}
+    return replace(
+        called,
+        roster=replace(roster, names=names, **parts, graph=None, truth={}, label_counts=counts),
+        members=np.split(np.arange(len(ids)), ends[:-1]),
+        nodes=[called.nodes[place] for place in places],
+        own={name: called.own[name] for name in names if name in called.own},
+        away=frozenset(at for at, place in enumerate(places) if place in called.away),
+    )
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Kernels: how the gradients of a chunk of clients are computed. `choose_kernel` picks the fastest correct one by rule.
 
 All kernels agree with a plain nn.Module + torch.optim loop (`fedkin.local.oracle`) to rounding. The rule depends on the
-architecture alone, never on a timing, so that a resumed run repeats its numbers bit by bit.
+architecture and the processor's vector units, never on a timing, so that a run resumed on its machine repeats its numbers bit by bit.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from fedkin.compute.processor import cache_per_core
 from fedkin.compute.steps import Rule
 from fedkin.local.kernels import chain
 from fedkin.local.noise import Drop, Noise
@@ -102,9 +103,9 @@ class LinearKernel:
         self.drops = [Drop(d.weight.name, d.drop, (d.weight.shape[1],)) for d in layers if d.drop]
         self.loss, (self.form, self.bend, self.class_weight) = loss_of(task), written_out(task)
         self.activations = [layer.activation for layer in layers]
-        # Enough clients to drown the overhead of a call, few enough that their weights and batches stay in cache.
+        # Enough clients to drown the overhead of a call, few enough that their weights and batches stay in the last cache.
         per_client = 4 * max(layout.n_parameters, 32 * layers[0].weight.shape[1])
-        self.chunk = max(5, min(1000, 2**21 // per_client))
+        self.chunk = max(5, min(1000, min(cache_per_core(), 2**22) // per_client))
 
     def outputs(self, rows: Tensor, x: Tensor, counters: Tensor | None = None) -> Tensor:
         """(k, B) rows and (k, n, *input) inputs → (k, n, outputs)."""
