@@ -26,7 +26,7 @@ def federation() -> fedkin.Federation:
 
 @pytest.mark.parametrize("method", ["local", "fedavg", "ditto", "fedrelax", "ifca"])
 def test_areas_are_those_of_the_deployed_models(federation: fedkin.Federation, method: str, tmp_path: Path) -> None:
-    graph = "full" if method == "fedrelax" else None
+    graph = "complete" if method == "fedrelax" else None
     result = fedkin.train(federation, "mlr", method, graph, rounds=3, seed=0, metrics=["auroc"], out=tmp_path / "run")
     roc, calibration = result.extras["roc"], result.extras["calibration"]
     assert roc.shape == (5, len(FALSE_POSITIVES) + 1)
@@ -43,7 +43,7 @@ def test_auto_tells_both_alone_and_together(federation: fedkin.Federation) -> No
     name = result.names[0]
     x, y = federation.test[0]
     with torch.no_grad():
-        chances = torch.softmax(result.models[name](torch.from_numpy(x)), dim=1)[:, 1].numpy()
+        chances = torch.softmax(result.models[name](torch.from_numpy(x).float()), dim=1)[:, 1].numpy()
     assert float(result.extras["roc"][0, -1]) == pytest.approx(roc_auc_score(y, chances), abs=1e-6)
     assert result.extras["alone_roc"].shape == result.extras["roc"].shape
 

@@ -75,7 +75,7 @@ class InputColumn:
 
     def encode(self, values: pd.Series) -> np.ndarray:
         """(n, inputs): standardised numbers, or one-hot rows (all zeros for a category not seen in training)."""
-        values = known(values, self.sentinels)
+        values = trimmed(values, self.sentinels)
         if self.categories is not None:
             text = np.asarray(as_text(values), dtype=object)
             return (text[:, None] == np.asarray(self.categories, dtype=object)[None, :]).astype(np.float32)
@@ -96,10 +96,10 @@ def as_text(values: pd.Series) -> list[str]:
 
 
 def cleaned(values: pd.Series, sentinels: tuple[str, ...] = (), decimal: str = ".") -> pd.Series:
-    """As `known`; and text that was no number only for blanks, a sentinel or a decimal comma is numbers again."""
+    """As `trimmed`; and text that was no number only for blanks, a sentinel or a decimal comma is numbers again."""
     import pandas as pd
 
-    found = known(values, sentinels)
+    found = trimmed(values, sentinels)
     if is_number(values) or values.dtype.kind in "mM" or (found.equals(values) and decimal == "."):
         return found  # digits that were written as text from end to end are codes
     if not has_leading_zeros(found) and found.notna().any():
@@ -110,7 +110,7 @@ def cleaned(values: pd.Series, sentinels: tuple[str, ...] = (), decimal: str = "
     return found
 
 
-def known(values: pd.Series, sentinels: tuple[str, ...] = ()) -> pd.Series:
+def trimmed(values: pd.Series, sentinels: tuple[str, ...] = ()) -> pd.Series:
     """Text trimmed, empty cells and sentinels missing, truth values 0 and 1."""
     if values.dtype.kind == "b":
         return values.astype("int8")

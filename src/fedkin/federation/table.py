@@ -14,7 +14,7 @@ import numpy as np
 
 from fedkin.errors import FedkinError, unknown
 from fedkin.federation import notices
-from fedkin.federation.columns import DATE_PARTS, InputColumn, as_text, cleaned, date_formats, known
+from fedkin.federation.columns import DATE_PARTS, InputColumn, as_text, cleaned, date_formats, trimmed
 from fedkin.federation.faults import fault_of, no_cells, quoted, refuse_all
 from fedkin.federation.federation import About, Federation
 from fedkin.federation.split import Holdout
@@ -83,13 +83,13 @@ def from_table(
     if not isinstance(decimal, str) or len(decimal) != 1 or decimal.isalnum():
         raise FedkinError(f"decimal is {decimal!r}; it must be one mark, such as ','")
     refuse_all(fault for name in (client, target, *wanted) if (fault := no_cells(frame[name])))
-    clients, answers = known(frame[client]), cleaned(frame[target], sentinels, decimal)
+    clients, answers = trimmed(frame[client]), cleaned(frame[target], sentinels, decimal)
     refuse_all(
         [f"{role} column {c!r} has {n} empty cells; drop these rows or fill them in"
          for role, c, values in (("client", client, clients), ("target", target, answers))
          if (n := int(values.isna().sum()))]
     )  # fmt: skip
-    inputs = {n: (known(frame[n], sentinels) if n in date else cleaned(frame[n], sentinels, decimal)) for n in wanted}
+    inputs = {n: (trimmed(frame[n], sentinels) if n in date else cleaned(frame[n], sentinels, decimal)) for n in wanted}
     refuse_all(
         fault
         for name, values in inputs.items()

@@ -8,29 +8,12 @@ from torch import Tensor
 
 from fedkin.local.shard import Shard
 from fedkin.local.training import slabs
-from fedkin.task.curves import BINS, FALSE_POSITIVES, NO_VALUE, calibration_points, roc_points
-from fedkin.task.task import Task
-
-
-def no_curves(clients: int) -> dict[str, Tensor]:
-    """The arrays "roc" (k, 22) and "calibration" (k, 3, 10) of clients that have nothing to tell."""
-    return {
-        "roc": torch.full((clients, len(FALSE_POSITIVES) + 1), NO_VALUE, dtype=torch.float64),
-        "calibration": torch.zeros((clients, 3, BINS), dtype=torch.float64),
-    }
-
-
-def points_of(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """The arrays "roc" (22,) and "calibration" (3, 10) of one client's outputs (n, C)."""
-    chances = task.linked(outputs.double()).cpu().numpy()
-    true = targets.cpu().numpy() if task.one_label else targets.reshape(outputs.shape).cpu().numpy()
-    found = {"roc": roc_points(chances, true), "calibration": calibration_points(chances, true)}
-    return {name: torch.from_numpy(points) for name, points in found.items()}
+from fedkin.task.curves import no_curves, points_of, tells_curves
 
 
 def row_curves(shard: Shard, ids: np.ndarray, rows: Tensor) -> dict[str, Tensor]:
     """The curves of each client's row (k, B); none where targets are numbers."""
-    if shard.task.numeric:
+    if not tells_curves(shard.task):
         return {}
     told, samples = no_curves(len(ids)), shard.test
 

@@ -29,7 +29,7 @@ from fedkin.local.steady import steadily
 from fedkin.local.terms import Pull, Shift, Term
 from fedkin.local.training import evaluate_rows, train_rows
 from fedkin.privacy.noise import spend
-from fedkin.task.curves import CURVES
+from fedkin.task.curves import ASK_CURVES
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,10 @@ def _evaluated(shard: Shard, ids: np.ndarray, rows: Tensor, parts: list[str]) ->
     found = {
         f"{part}_{name}": values
         for part in parts
-        if part != CURVES
+        if part != ASK_CURVES
         for name, values in evaluate_rows(shard, ids, rows, part).items()  # type: ignore[arg-type]
     }
-    return found | (row_curves(shard, ids, rows) if CURVES in parts else {})
+    return found | (row_curves(shard, ids, rows) if ASK_CURVES in parts else {})
 
 
 @dataclass(frozen=True)

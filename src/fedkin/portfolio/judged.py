@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedkin.local.curves import no_curves, points_of
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
-from fedkin.task.curves import CURVES
+from fedkin.task.curves import ASK_CURVES, no_curves, points_of, tells_curves
 from fedkin.task.judging import valued
 from fedkin.task.losses import loss_of
 
@@ -39,7 +38,7 @@ def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     shared "curves": their curves as well (see `local/curves.py`).
     """
     found: dict[str, Tensor] = {}
-    wanted = bool(request.shared.get(CURVES)) and not shard.task.numeric
+    wanted = bool(request.shared.get(ASK_CURVES)) and tells_curves(shard.task)
     curves = no_curves(len(request.ids)) if wanted else {}
     sizes = shard.test.sizes[request.ids]
 

@@ -20,7 +20,7 @@ def read_newcomers(
     `client` and `target` name columns; by default those of the run's own table.
     """
     from fedkin.data.tabular import read_table
-    from fedkin.federation.columns import cleaned, known
+    from fedkin.federation.columns import cleaned, trimmed
     from fedkin.federation.notices import target_kind
     from fedkin.federation.table import groups, tidy
     from fedkin.result.predict import inputs_of
@@ -34,7 +34,7 @@ def read_newcomers(
     for column in (client, target):
         if column not in frame.columns:
             raise unknown(f"column in {path}", column, list(frame.columns))
-    names = known(frame[client])
+    names = trimmed(frame[client])
     answers = cleaned(frame[target], tuple(map(str, source.get("missing_values", ()))), source.get("decimal", "."))
     if names.isna().any() or answers.isna().any():
         raise FedkinError(f"{path}: a row has no {client} or no {target}; fill it in or drop the row")

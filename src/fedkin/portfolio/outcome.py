@@ -26,7 +26,7 @@ from fedkin.run.deployed import per_client_metrics
 from fedkin.run.notices import notices, single_class
 from fedkin.run.outcome import curves_of
 from fedkin.run.recorded import config_of
-from fedkin.task.curves import CURVES, MOST_CLIENTS
+from fedkin.task.curves import ASK_CURVES, MOST_CLIENTS
 
 CAUTION = 0.0
 """A client keeps its own model where the estimated gain is below so many standard errors."""
@@ -70,7 +70,7 @@ def outcome(
         facts = {**facts, "distilled": before}
     sound = np.flatnonzero(torch.isfinite(alone).all(dim=1).numpy())
     rows = {"rows": alone[torch.from_numpy(sound)]}
-    tests = ["test", *([CURVES] if size <= MOST_CLIENTS else [])]
+    tests = ["test", *([ASK_CURVES] if size <= MOST_CLIENTS else [])]
     told_alone = tested.ask("evaluate", sound, rows, {"parts": tests}, bill=False)
     constant = single_class(roster, {"pre": judged, "post": judged}, np.zeros(size, dtype=bool))
     record = {"round": options.rounds, "participants": size, "log": {}, "pre": metrics, "post": metrics}
@@ -152,7 +152,7 @@ def combinations(parts: Parts) -> Iterator[tuple[np.ndarray, dict[str, Tensor]]]
 
 def judge(clients: Clients, parts: Parts) -> Replies:
     """Test metrics of the combined models: each client gets the networks of its own model alone."""
-    told = {CURVES: len(parts.offsets) - 1 <= MOST_CLIENTS}
+    told = {ASK_CURVES: len(parts.offsets) - 1 <= MOST_CLIENTS}
     return joined([clients.ask(JUDGE, some, asked, told, bill=False) for some, asked in combinations(parts)])
 
 

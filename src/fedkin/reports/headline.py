@@ -10,7 +10,7 @@ import numpy as np
 
 from fedkin.result.contenders import Contender, all_gains, client_gains, find_alone, interval, tied
 from fedkin.result.summary import gains
-from fedkin.result.verdict import listed, who_helps
+from fedkin.result.verdict import in_words, who_helps
 from fedkin.task.metrics import Metric
 
 Verdict = Literal["pays", "unclear", "costs", "unknown"]
@@ -114,7 +114,7 @@ def _judged(winner: Contender, alone: Contender, differences: np.ndarray, togeth
     sentences += _ends(client_gains(winner, alone), names, metric)
     sentences += [told for told in (who_helps(method.first) for method in (winner, *together)) if told][:1]
     if level := level_with(winner, together):
-        what = listed([other.label for other in level], 5)
+        what = in_words([other.label for other in level], 5)
         sentences.append(
             f"{what} {'ties' if len(level) == 1 else 'tie'} with {winner.label}: over these clients the difference to "
             f"{'it' if len(level) == 1 else 'each'} may be chance."

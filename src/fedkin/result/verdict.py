@@ -63,7 +63,7 @@ def who_helps(result: Result, most: int = 2) -> str:
         parts.append(f"{helper} helps {times} others, more than anybody")
     lone = [name for name in result.names if name in alone or not found[name]]
     if lone:
-        parts.append(f"nobody helps {listed(lone)}")
+        parts.append(f"nobody helps {in_words(lone)}")
     return f"By {result.title}'s transfer gains {'; '.join(parts)}."
 
 
@@ -124,14 +124,14 @@ def sentence(result: Result) -> str:
     if by["better"]:
         most = max(by["better"], key=lambda name: told[name]["gain"][0])
         kin = helpers(result, result.names.index(most))
-        parts.append(f"{most} gains most" + (f", from {listed([name for name, _ in kin])}" if kin else ""))
+        parts.append(f"{most} gains most" + (f", from {in_words([name for name, _ in kin])}" if kin else ""))
     if by["alone"]:
-        parts.append(f"{listed(by['alone'])} {'stays' if len(by['alone']) == 1 else 'stay'} alone")
+        parts.append(f"{in_words(by['alone'])} {'stays' if len(by['alone']) == 1 else 'stay'} alone")
     if by["unknown"]:
-        parts.append(f"too few samples to judge {listed(by['unknown'])}")
+        parts.append(f"too few samples to judge {in_words(by['unknown'])}")
     return "; ".join(parts) + "."
 
 
-def listed(names: Sequence[str], most: int = 3) -> str:
+def in_words(names: Sequence[str], most: int = 3) -> str:
     shown = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -38,7 +38,7 @@ from fedkin.run.private import Allowance, completed, private_notes, refuse_unpro
 from fedkin.run.recorded import config_of
 from fedkin.run.rows_file import RowMemory, slices
 from fedkin.streams import Streams
-from fedkin.task.curves import CURVES, MOST_CLIENTS
+from fedkin.task.curves import ASK_CURVES, MOST_CLIENTS
 
 INFLUENCE_LIMIT = 1500
 """Above this many clients the K×K influence matrix is kept only on request."""
@@ -261,7 +261,7 @@ class Run:
     def _ask_everyone(self, post: bool, disclose: bool) -> Replies:
         """Evaluate all clients, where their rows take much memory some at a time; at last with models and curves."""
         draws = disclose and self.allowance is None and len(self.setting) <= MOST_CLIENTS
-        asked = [*self.parts(), *([CURVES] if draws else [])]
+        asked = [*self.parts(), *([ASK_CURVES] if draws else [])]
         question = self.state, self.clients, self.setting, post, asked, disclose
         if self.memory is None or self.memory.size <= ASK_LIMIT or self.setting.home:
             return self.algorithm.evaluate(*question)

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from fedkin.clients import Replies
-from fedkin.local.curves import no_curves
 from fedkin.models import rows_of
 from fedkin.result import Models, Result
 from fedkin.run.deployed import choose_trained, on_global_test, per_client_metrics, picked, whole_models
 from fedkin.run.falling import still_falling
 from fedkin.run.notices import notices, single_class
 from fedkin.run.private import SHOWN
+from fedkin.task.curves import no_curves
 
 if TYPE_CHECKING:
     from fedkin.run.loop import Run

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fedkin.task.metrics import one_against_rest
+from fedkin.task.task import Task
 
 FALSE_POSITIVES = np.linspace(0, 1, 21)
 """The shares of false positives at which a ROC is told."""
@@ -14,8 +17,29 @@ NO_VALUE = -1.0
 """A ROC's points where the test samples have one class."""
 MOST_CLIENTS = 2_000
 """Of more clients than this no curves are asked."""
-CURVES = "curves"
+ASK_CURVES = "curves"
 """Beside parts of the data, what an evaluation may be asked for: the arrays "roc" and "calibration" of the test samples."""
+
+
+def tells_curves(task: Task) -> bool:
+    """Whether there are probabilities to draw curves of."""
+    return not task.numeric
+
+
+def no_curves(clients: int) -> dict[str, Tensor]:
+    """The arrays "roc" (k, 22) and "calibration" (k, 3, 10) of clients that have nothing to tell."""
+    return {
+        "roc": torch.full((clients, len(FALSE_POSITIVES) + 1), NO_VALUE, dtype=torch.float64),
+        "calibration": torch.zeros((clients, 3, BINS), dtype=torch.float64),
+    }
+
+
+def points_of(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """The arrays "roc" (22,) and "calibration" (3, 10) of one client's outputs (n, C)."""
+    chances = task.linked(outputs.double()).cpu().numpy()
+    true = targets.cpu().numpy() if task.one_label else targets.reshape(outputs.shape).cpu().numpy()
+    found = {"roc": roc_points(chances, true), "calibration": calibration_points(chances, true)}
+    return {name: torch.from_numpy(points) for name, points in found.items()}
 
 
 def roc_points(chances: np.ndarray, true: np.ndarray) -> np.ndarray:

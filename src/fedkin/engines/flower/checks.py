@@ -22,11 +22,10 @@ from fedkin.engines.host import Answer
 from fedkin.engines.sharding import Question
 from fedkin.errors import FedkinError
 from fedkin.federation import PARTS
-from fedkin.local.curves import no_curves
 from fedkin.models import ModelSpec
 from fedkin.roster import Roster
 from fedkin.task import Task
-from fedkin.task.curves import CURVES, NO_VALUE
+from fedkin.task.curves import ASK_CURVES, NO_VALUE, no_curves, tells_curves
 from fedkin.task.judging import may_lack
 
 SLACK = 2**20
@@ -71,7 +70,7 @@ def required(question: Question, task: Task) -> set[str]:
     asked = "parts" if question.task == "evaluate" else "evaluate" if training else ""
     parts = question.shared.get(asked, ())
     judged = {f"{part}_{what}" for part in parts if part in PARTS for what in ("loss", *task.metric_keys, "count")}
-    return names | judged | ({"roc", "calibration"} if CURVES in parts and not task.numeric else set())
+    return names | judged | ({"roc", "calibration"} if ASK_CURVES in parts and tells_curves(task) else set())
 
 
 def read_answer(

@@ -25,7 +25,7 @@ from scipy.special import ndtr
 from fedkin.data.tabular import read_table
 from fedkin.engines.flower.policy import Policy
 from fedkin.errors import FedkinError, unknown
-from fedkin.federation.columns import InputColumn, as_dates, as_text, cleaned, date_part, is_number, known
+from fedkin.federation.columns import InputColumn, as_dates, as_text, cleaned, date_part, is_number, trimmed
 from fedkin.federation.faults import fault_of, refuse_all
 from fedkin.federation.table import tidy
 from fedkin.files import read_json, write_json
@@ -59,7 +59,7 @@ def raw_columns(client: ClientFile, folder: Path) -> tuple[dict[str, pd.Series],
     sentinels = tuple(map(str, client.missing))
     answers = cleaned(frame[client.target], sentinels, client.decimal)
     inputs = {
-        str(name): known(frame[name], sentinels)
+        str(name): trimmed(frame[name], sentinels)
         if name in client.date
         else cleaned(frame[name], sentinels, client.decimal)
         for name in frame.columns

@@ -17,7 +17,7 @@ from fedkin.task import Scale
 DEVIATIONS = 4
 """A range is taken for so many deviations: what some hundred numbers of a bell curve span, nearly."""
 MOST_INPUTS = 20_000
-DAYS = 365.25
+DAYS_OF_A_YEAR = 365.25
 """Days of a year."""
 
 
@@ -54,7 +54,7 @@ def agreed_scheme(clients: Sequence[Described]) -> list[dict[str, Any]]:
 def _parts_of_date(name: str, centre: float, deviation: float, missing: tuple[str, ...]) -> list[InputColumn]:
     """A column of dates around a day since 1970: months and weekdays are spread evenly, years and days over the range."""
     middle = {
-        "year": (1970 + centre / DAYS, max(deviation / DAYS, 1.0)),
+        "year": (1970 + centre / DAYS_OF_A_YEAR, max(deviation / DAYS_OF_A_YEAR, 1.0)),
         "month": (6.5, (143 / 12) ** 0.5),
         "weekday": (3.0, 2.0),
         "days": (centre, deviation),

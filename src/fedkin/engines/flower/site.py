@@ -31,7 +31,6 @@ from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.federation.folds import folded, whole_training
 from fedkin.files import clean_up, owner_only, write_atomic, write_json
-from fedkin.local.curves import no_curves
 from fedkin.local.mail import Mail
 from fedkin.local.tasks import Request
 from fedkin.models import ModelSpec
@@ -40,6 +39,7 @@ from fedkin.privacy.ledger import LEDGER, Ledger
 from fedkin.result.combined import one_module
 from fedkin.result.export import file_stems
 from fedkin.streams import Streams
+from fedkin.task.curves import no_curves
 from fedkin.task.losses import LOSSES, names_an_import
 from fedkin.task.metrics import METRICS
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fedkin.compute.threads import one_thread
-from fedkin.local.curves import no_curves, points_of
 from fedkin.local.mail import Mail
 from fedkin.local.relax.linear import initial_row
 from fedkin.local.relax.settings import Relaxation, neighbours_of
@@ -22,6 +21,7 @@ from fedkin.local.shard import Shard
 from fedkin.models.adapters import Augmented, FitEffort, Learner
 from fedkin.models.adapters.module import TorchLearner
 from fedkin.models.estimators import Estimators
+from fedkin.task.curves import no_curves, points_of, tells_curves
 from fedkin.task.discrepancy import discrepancy_of
 from fedkin.task.judging import may_lack, valued
 from fedkin.task.losses import loss_of
@@ -286,7 +286,7 @@ class LearnerNodes:
 
     def curves(self, ids: np.ndarray) -> dict[str, Tensor]:
         """The curves of every client's estimator on its test samples; none where targets are numbers."""
-        if self.task.numeric:
+        if not tells_curves(self.task):
             return {}
         told, split = no_curves(len(ids)), self.shard.federation.test
         for position, k in enumerate(ids):
