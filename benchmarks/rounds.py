@@ -88,7 +88,7 @@ def told(facts: dict[str, Any]) -> str:
     )
     return (
         f"{what} of a round on an MLP with 50 clients of MNIST at each method's defaults, FedAvg = 1 (shortest of {ROUNDS - 2} rounds in "
-        f"{facts['turns']} turns; {machine}): {ratios}. {limit} FedALA takes {records['fedala']['longest'] / records['fedala']['base']:.0f} in the "
+        f"{facts['turns']} turn{'s' if facts['turns'] > 1 else ''}; {machine}): {ratios}. {limit} FedALA takes {records['fedala']['longest'] / records['fedala']['base']:.0f} in the "
         "round in which it first learns A_k, by ten passes over the data."
     )
 
