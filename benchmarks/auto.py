@@ -150,20 +150,26 @@ def fixed(case: Case, federation: Federation, seed: int, alone: list[Scores], do
     losses: dict[str, np.ndarray] = {}
     for name in ("local", *FIXED):
         ways = [done["rate"], done["ways"].get(name, done["ways"]["fedavg"])]
-        tried = []
-        try:
-            for how in ways[:1] if name in ("local", "pfedbayes") or ways[0] == ways[1] else ways:
+        tried, reasons = [], []
+        for how in ways[:1] if name in ("local", "pfedbayes") or ways[0] == ways[1] else ways:
+            try:
                 result, _ = trained(case, held, name, how, seed)
-                own_losses = np.array(result.metrics["deployed"]["validation_loss"])
-                tried.append((float(np.nan_to_num(np.nanmean(own_losses), nan=np.inf)), own_losses, how))
-            _, losses[name], how = min(tried, key=lambda one: one[0])
+            except FedkinError as problem:  # at this rate; there is another
+                reasons.append(str(problem))
+                continue
+            own_losses = np.array(result.metrics["deployed"]["validation_loss"])
+            tried.append((float(np.nan_to_num(np.nanmean(own_losses), nan=np.inf)), own_losses, how))
+        try:
+            if not tried:
+                raise FedkinError(reasons[0])
+            _, found, how = min(tried, key=lambda one: one[0])
             result, cost = trained(case, federation, name, how, seed)
             if name == "fedavg" and how != done["rate"]:  # what everything is compared with is one plain run
                 cost = trained(case, federation, name, done["rate"], seed)[1]
         except FedkinError as problem:
             done["methods"][name] = {"failed": str(problem)}
-            losses.pop(name, None)
             continue
+        losses[name] = found
         own[name] = scores(result, federation)
         if name != "local":
             done["methods"][name] = line(federation, own[name], alone) | cost
