@@ -241,11 +241,13 @@ def slabs(index: Tensor, samples: Samples) -> Sequence[Tensor]:
     return index.split(max(1, PART // max(1, index.shape[0] * samples.numbers)), dim=1)
 
 
-Seen = Callable[[np.ndarray, Tensor, Tensor, Tensor], None]
+LookAtOutputs = Callable[[np.ndarray, Tensor, Tensor, Tensor], None]
 """Told of some clients, by their places (k,) among those asked: outputs (k, n, …), targets (k, n, …), which samples are real (k, n)."""
 
 
-def on_own_samples(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, seen: Seen, limit: int = 2**22) -> None:
+def on_own_samples(
+    shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, look: LookAtOutputs, limit: int = 2**22
+) -> None:
     """Each client's model, `rows` (k, B), on its own samples, many clients at once; those of a group are padded to the longest."""
     samples: Samples = getattr(shard, part)
     sizes = samples.sizes[ids]
@@ -261,7 +263,7 @@ def on_own_samples(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, seen
         own = rows[torch.as_tensor(chosen)]
         with shard.kernel() as kernel, torch.no_grad():
             outputs = torch.cat([kernel.outputs(own, samples.inputs(some)) for some in slabs(index, samples)], 1)
-        seen(chosen, outputs, samples.y[index], real)
+        look(chosen, outputs, samples.y[index], real)
 
     with shard.kernel() as kernel:
         per_client = max(1, int(sizes.max(initial=1)) * max(1, samples.numbers))
