@@ -127,7 +127,7 @@ def main() -> None:
         for clients in (100,) if options.quick else (100, 1000):
             samples = 100 if options.quick or (clients == 1000 and "CNN" in label) else 400
             for r in (
-                timing.case(label, options.limit, measure, label, clients, samples, 3 if options.quick else 5) or ()
+                timing.case(label, options.limit, measure, label, clients, samples, 3 if options.quick else 4) or ()
             ):
                 shares = "".join(f"{r[part]:>11.1%}" for part in (*PARTS, "outside"))
                 print(f"{label:22}{clients:>6}  {r['method']:8}{r['round_seconds']:>8.3f}{shares}", flush=True)

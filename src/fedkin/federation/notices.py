@@ -20,6 +20,8 @@ FEW_NUMBERS = 5
 """A column with more different numbers than texts, and with more than so many, was meant to hold numbers."""
 FEW_VALUES = 20
 """So many different whole numbers may be classes."""
+FAR_TARGET, FAR_INPUT = 30, 1000
+"""Beyond these numbers of a user's own arrays are remarked on."""
 SENTINELS = (-99999, -9999, -999, -99, -9, 99, 999, 9999, 99999)
 
 
@@ -124,3 +126,23 @@ def of_clients(federation: Federation, target: str) -> list[str]:
         some = f"{len(single)} of {len(federation)} clients have" if len(single) > 1 else "one client has"
         notes.append(f"target {target!r}: {some} training rows of one class only: {quoted(single)}")
     return notes
+
+
+def of_numbers(federation: Federation) -> list[str]:
+    """Arrays taken as they are, whose numbers are so far from 0 and 1 that usual learning rates do not fit them."""
+    said, stored, y = [], federation.train.stored, federation.train.y
+    numbers = federation.task.estimator == "regressor" and federation.task.link == "identity"  # not counts
+    if numbers and federation.task.scale is None and y.dtype.kind == "f" and len(y):
+        centre, spread = float(y.mean()), float(y.std())
+        if max(abs(centre), spread) > FAR_TARGET:
+            said.append(
+                f"targets have mean {centre:.4g} and standard deviation {spread:.4g}, which networks hardly reach: standardise them "
+                "(Federation.from_frame does, and answers in their own units)"
+            )
+    if isinstance(stored, np.ndarray) and stored.dtype.kind == "f" and stored.ndim == 2 and stored.size:
+        largest = max(float(stored.max()), -float(stored.min()))
+        if largest > FAR_INPUT:
+            said.append(
+                f"inputs reach {largest:.4g}, where training may diverge: standardise them (Federation.from_frame does)"
+            )
+    return said
