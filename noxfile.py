@@ -1,4 +1,6 @@
-"""The tests on every Python at hand: `nox`, or `nox -s tests-3.13`."""
+"""The tests on every Python at hand: `nox`, or `nox -s tests-3.13 -- tests/run`; the wheel: `nox -s wheel`."""
+
+from pathlib import Path
 
 import nox
 
@@ -16,9 +18,9 @@ def tests(session: nox.Session) -> None:
 def wheel(session: nox.Session) -> None:
     """What is published: built, checked, and tried from a clean environment."""
     session.install("build", "twine")
-    session.run("python", "-m", "build", "--outdir", session.create_tmp())
-    built = sorted(map(str, __import__("pathlib").Path(session.create_tmp()).glob("fedkin-*")))
-    session.run("twine", "check", "--strict", *built)
+    folder = Path(session.create_tmp())
+    session.run("python", "-m", "build", "--outdir", str(folder))
+    session.run("twine", "check", "--strict", *map(str, folder.glob("fedkin-*")))
     session.install("-c", "constraints.txt", "torch")
-    session.install(*[path for path in built if path.endswith(".whl")])
-    session.run("fedkin", "demo", "--out", f"{session.create_tmp()}/demo")
+    session.install(*map(str, folder.glob("*.whl")))
+    session.run("fedkin", "demo", "--out", str(folder / "demo"), *session.posargs)

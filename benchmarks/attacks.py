@@ -5,7 +5,7 @@
                                              docs/robustness.md
 
 HAR is taken from $FEDKIN_DATA, the cache or upstream (see docs/data.md). The committed numbers are of `--cases digits --rounds 30`
-and `--cases har --rounds 10`, seed 0; docs/robustness.md says which rows are of an older recommendation (`Algorithm.defence`).
+and `--cases har --rounds 40`, seed 0; docs/robustness.md says which rows are of an older recommendation (`Algorithm.defence`).
 `choose` compares defences on seed 100, by the honest clients' loss on a third of their training samples that is held out.
 """
 
@@ -58,9 +58,11 @@ def choose(cases: list[str], rounds: int, methods: Sequence[str], defences: Sequ
         found = cells(case, method, robust, COUNTS[-1:], CHOICE, rounds, fold=True)
         losses = [6.0 if cell["losses"].get("guarded") is None else cell["losses"]["guarded"] for cell in found]
         each = " ".join(f"{cell['attack']} {loss:.3f}" for cell, loss in zip(found, losses))
+        taken = next((cell["backdoor"].get("guarded") for cell in found if cell["backdoor"]), None)
         plain = found[0]["losses"]["clean"]
         print(
-            f"{case} {method} {robust}: {sum(losses) / len(losses):.4f} (no defence, no attack {plain:.4f}) {each}",
+            f"{case} {method} {robust}: {sum(losses) / len(losses):.4f} (no defence, no attack {plain:.4f}) {each}, "
+            f"marked {_percent(taken)} %",
             flush=True,
         )
 
@@ -90,9 +92,25 @@ def table(facts: dict[str, Any]) -> str:
         reached = sum(map(kept, lines))
         parts += [
             f"**{case}** ({', '.join(f'{k} {v}' for k, v in CASES[case].items())}, {told['rounds']} rounds): {reached} of {len(lines)} cells reach the goal.",
-            "\n".join("| " + " | ".join(row) + " |" for row in rows),
+            lined(rows),
+            "Marked samples of honest clients that are taken for the attackers' class, in per cent:",
+            lined(marked(lines)),
         ]
     return "\n\n".join(parts)
+
+
+def marked(lines: list[dict[str, Any]]) -> list[list[str]]:
+    """The rows of the table of backdoors."""
+    rows = [["method", "attackers", "clean", "attacked", "guarded"], ["---", "--:", "--:", "--:", "--:"]]
+    found = {(cell["algorithm"], cell["attackers"]): cell for cell in lines if cell["backdoor"]}
+    for key in sorted(found, key=lambda key: (METHODS.index(key[0]), key[1])):
+        shares = [_percent(found[key]["backdoor"].get(kind)) for kind in ("clean", "attacked", "guarded")]
+        rows.append([f"{found[key]['title']}, `{found[key]['robust']}`", str(key[1]), *shares])
+    return rows
+
+
+def lined(rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def _percent(value: float | None) -> str:

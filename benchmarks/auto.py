@@ -4,7 +4,7 @@
     python benchmarks/auto.py --only heart --seeds 5   federations whose name holds a text
     python benchmarks/auto.py --page-only              write the tables in docs/auto.md from auto.json
 
-    python benchmarks/auto.py --memory                 peak memory of FedAvg and auto, a process each
+    python benchmarks/auto.py --cost                   processor time and peak memory of FedAvg and auto, a process each
 
 Nothing here chooses anything for auto. A fixed method trains at the learning rate that auto found for training alone or as auto's
 FedAvg (Kin as auto's Kin), whichever is better on a fifth of the training samples; "best fixed" is chosen on test, which no user could do.
@@ -150,20 +150,26 @@ def fixed(case: Case, federation: Federation, seed: int, alone: list[Scores], do
     losses: dict[str, np.ndarray] = {}
     for name in ("local", *FIXED):
         ways = [done["rate"], done["ways"].get(name, done["ways"]["fedavg"])]
-        tried = []
-        try:
-            for how in ways[:1] if name in ("local", "pfedbayes") or ways[0] == ways[1] else ways:
+        tried, reasons = [], []
+        for how in ways[:1] if name in ("local", "pfedbayes") or ways[0] == ways[1] else ways:
+            try:
                 result, _ = trained(case, held, name, how, seed)
-                own_losses = np.array(result.metrics["deployed"]["validation_loss"])
-                tried.append((float(np.nan_to_num(np.nanmean(own_losses), nan=np.inf)), own_losses, how))
-            _, losses[name], how = min(tried, key=lambda one: one[0])
+            except FedkinError as problem:  # at this rate; there is another
+                reasons.append(str(problem))
+                continue
+            own_losses = np.array(result.metrics["deployed"]["validation_loss"])
+            tried.append((float(np.nan_to_num(np.nanmean(own_losses), nan=np.inf)), own_losses, how))
+        try:
+            if not tried:
+                raise FedkinError(reasons[0])
+            _, found, how = min(tried, key=lambda one: one[0])
             result, cost = trained(case, federation, name, how, seed)
             if name == "fedavg" and how != done["rate"]:  # what everything is compared with is one plain run
                 cost = trained(case, federation, name, done["rate"], seed)[1]
         except FedkinError as problem:
             done["methods"][name] = {"failed": str(problem)}
-            losses.pop(name, None)
             continue
+        losses[name] = found
         own[name] = scores(result, federation)
         if name != "local":
             done["methods"][name] = line(federation, own[name], alone) | cost
@@ -200,23 +206,29 @@ def newcomers(case: Case, federation: Federation, seed: int) -> dict[str, Any]:
     }
 
 
-PEAKS = ("fedavg", "quick", "standard")
+SPENDERS = ("fedavg", "quick", "standard")
 
 
-def peak(case: Case, what: str) -> None:
-    """Train once and print this process's peak memory in MB."""
+def spend(case: Case, what: str) -> None:
+    """Train (FedAvg three times) and print the median processor time and this process's peak memory in MB."""
     federation = case.make(0)
-    if what == "fedavg":
-        trained(case, federation, what, {"lr": 0.1}, 0)
-    else:
-        find(federation, case.model, what, seed=0, rounds=ROUNDS)  # type: ignore[arg-type]
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+    find(federation.take(range(2)), case.model, "quick", rounds=1)  # so that no measurement pays for imports
+    times = []
+    for _ in range(3 if what == "fedavg" else 1):
+        before = time.process_time()
+        if what == "fedavg":
+            trained(case, federation, what, {"lr": 0.1}, 0)
+        else:
+            find(federation, case.model, what, seed=0, rounds=ROUNDS)  # type: ignore[arg-type]
+        times.append(time.process_time() - before)
+    print(f"{np.median(times):.3f} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}")
 
 
-def peaks(case: Case) -> dict[str, int]:
-    """Peak memory in MB of a process that trains FedAvg, quick and standard, data and libraries included."""
-    call = [sys.executable, __file__, "--peak", case.name]
-    return {what: int(subprocess.check_output([*call, what]).split()[-1]) for what in PEAKS}
+def spending(case: Case) -> dict[str, dict[str, float]]:
+    """Processor time and peak memory (data and libraries included) of FedAvg, quick and standard, a process each."""
+    call = [sys.executable, __file__, "--spend", case.name]
+    told = {what: subprocess.check_output([*call, what]).split()[-2:] for what in SPENDERS}
+    return {what: {"cpu": float(cpu), "memory": int(memory)} for what, (cpu, memory) in told.items()}
 
 
 def main() -> None:
@@ -227,11 +239,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[""], help="federations whose name holds one of these texts")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--no-standard", action="store_true", help="the quick effort alone")
-    parser.add_argument("--memory", action="store_true", help="measure memory alone, beside the records of seed 0")
-    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--cost", action="store_true", help="measure cost alone, beside the records of seed 0")
+    parser.add_argument("--spend", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.peak:
-        return peak(next(case for case in CASES if case.name == options.peak[0]), options.peak[1])
+    if options.spend:
+        return spend(next(case for case in CASES if case.name == options.spend[0]), options.spend[1])
 
     def known() -> dict[str, Any]:
         return (
@@ -245,11 +257,11 @@ def main() -> None:
         write_json(options.json, list(records.values()))
 
     chosen = [case for case in CASES if any(text in case.name for text in options.only)]
-    for case in chosen if options.memory else ():
+    for case in chosen if options.cost else ():
         record = known().get(f"{case.name}, seed 0")
-        if record is not None and "memory" not in record:
-            keep(record | {"memory": peaks(case)})
-    if not options.page_only and not options.memory:
+        if record is not None and "cost" not in record:
+            keep(record | {"cost": spending(case)})
+    if not options.page_only and not options.cost:
         find(CASES[0].make(0), CASES[0].model, "quick", rounds=1)  # so that no measurement pays for imports
         for seed in range(options.seeds):
             for case in chosen:

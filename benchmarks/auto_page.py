@@ -24,6 +24,8 @@ FIXED = (
     "pfedgraph",
 )
 RIVALS = ("local", *FIXED)
+EARLIER = " †"
+"""Marks federations that were not run again since FedAvg and Kin have rates of their own."""
 HARM = 0.03
 """Goal: never more than this share of the clients significantly worse than both Locals."""
 
@@ -34,12 +36,22 @@ def written(path: Path, records: Records) -> None:
     """Put the tables between the page's markers."""
     before, _, rest = path.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
+    cases = of_design([record for record in records if "newcomers" in record])  # what was killed half-way is left out
+    now = {case: runs for case, runs in cases.items() if not case.endswith(EARLIER)}
+    parts = [accuracy(cases), goals(now), cost(now), newcomers(cases), every(cases)]
+    path.write_text(before + "\n\n".join([BEGIN, *parts, END]) + after)
+
+
+def of_design(records: Records) -> dict[str, list[dict[str, Any]]]:
+    """Runs by federation. Where none is of the present design, those of an earlier one, marked."""
     cases: dict[str, list[dict[str, Any]]] = {}
     for record in records:
-        if "newcomers" in record:  # what was killed half-way is left out
-            cases.setdefault(record["case"], []).append(record)
-    parts = [accuracy(cases), goals(cases), cost(cases), newcomers(cases), every(cases)]
-    path.write_text(before + "\n\n".join([BEGIN, *parts, END]) + after)
+        cases.setdefault(record["case"], []).append(record)
+    found = {}
+    for case, runs in cases.items():
+        now = [run for run in runs if "ways" in run]
+        found[case if now else case + EARLIER] = now or runs
+    return found
 
 
 def mean(runs: Records, method: str, key: str = "mean") -> float:
@@ -158,6 +170,9 @@ def _tick(good: bool) -> str:
 
 def cost(cases: dict[str, list[dict[str, Any]]]) -> str:
     def ratio(runs: Records, effort: str, key: str) -> float:
+        alone = next((run["cost"] for run in runs if "cost" in run), None)
+        if key == "cpu" and alone is not None:
+            return float(alone[effort]["cpu"] / alone["fedavg"]["cpu"])
         return mean(runs, f"auto {effort}", key) / mean(runs, "fedavg", key)
 
     columns: dict[str, Callable[[Records], float]] = {
@@ -173,8 +188,8 @@ def cost(cases: dict[str, list[dict[str, Any]]]) -> str:
 
 def memory(runs: Records) -> str:
     """Peak memory of processes that train FedAvg, quick and standard, where it was measured."""
-    told = next((run["memory"] for run in runs if "memory" in run), None)
-    return "–" if told is None else " / ".join(str(told[what]) for what in ("fedavg", "quick", "standard"))
+    told = next((run["cost"] for run in runs if "cost" in run), None)
+    return "–" if told is None else " / ".join(str(told[what]["memory"]) for what in ("fedavg", "quick", "standard"))
 
 
 def newcomers(cases: dict[str, list[dict[str, Any]]]) -> str:

@@ -17,10 +17,7 @@ measured by the clock.
 from __future__ import annotations
 
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,54 +39,23 @@ def mnist_like(clients: int, samples: int) -> Federation:
     return Federation.from_arrays(sites)
 
 
-@contextmanager
-def watched(spent: dict[str, list[float]]) -> Iterator[None]:
-    """List the seconds of every call of the parts of a run; inner parts are not counted twice."""
-    inner = [0.0]
-
-    def timed(function: Callable[..., Any], name: Callable[..., str]) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
-            outer, inner[0] = inner[0], 0.0
-            start, clock = time.process_time(), time.perf_counter()
-            try:
-                return function(*args, **options)
-            finally:
-                whole = time.process_time() - start
-                part = name(*args, **options)
-                spent[part].append(
-                    time.perf_counter() - clock if function.__name__ == "save_checkpoint" else whole - inner[0]
-                )
-                inner[0] = outer + whole
-
-        return call
-
-    places: list[tuple[Any, str, Callable[..., str]]] = [
-        (Run, "_one_round", lambda *_: "loop"),
-        (Run, "save_checkpoint", lambda run: "end" if run.state.round == run.options.rounds else "checkpoints"),
-        (Run, "_ask_everyone", lambda run, post, disclose: "end" if disclose else ("post" if post else "pre")),
-        (algorithm.Algorithm, "round", lambda *_: "rounds"),
-        (fedu, "total_variation", lambda *_: "log"),
-        (fedpnp, "total_variations", lambda *_: "log"),
-        (algorithm, "follow_influence", lambda *_: "log"),
-        (fedu, "follow_influence", lambda *_: "log"),
-        (Run, "_result", lambda *_: "result"),
-    ]
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
-    for owner, name, label in places:
-        setattr(owner, name, timed(getattr(owner, name), label))
-    try:
-        yield
-    finally:
-        for owner, name, function in before:
-            setattr(owner, name, function)
-
-
+PLACES: list[timing.Place] = [
+    (Run, "_one_round", lambda *_: "loop"),
+    (Run, "save_checkpoint", lambda run: "end" if run.state.round == run.options.rounds else "checkpoints"),
+    (Run, "_ask_everyone", lambda run, post, disclose: "end" if disclose else ("post" if post else "pre")),
+    (algorithm.Algorithm, "round", lambda *_: "rounds"),
+    (fedu, "total_variation", lambda *_: "log"),
+    (fedpnp, "total_variations", lambda *_: "log"),
+    (algorithm, "follow_influence", lambda *_: "log"),
+    (fedu, "follow_influence", lambda *_: "log"),
+    (Run, "_result", lambda *_: "result"),
+]
 PARTS = ("pre", "post", "checkpoints", "log", "loop")
 
 
 def measure(title: str, federation: Federation, model: str, method: str, **options: Any) -> dict[str, Any]:
     spent: dict[str, list[float]] = defaultdict(list)
-    with tempfile.TemporaryDirectory() as folder, watched(spent):
+    with tempfile.TemporaryDirectory() as folder, timing.watched(PLACES, spent, clocks=frozenset({"save_checkpoint"})):
         graph = None if method == "fedavg" else "knn:5"
         train(federation, model, method, graph, out=Path(folder) / "run", workers=1, **options)
     rounds = spent["rounds"]

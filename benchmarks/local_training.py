@@ -1,6 +1,7 @@
 """Stacked local training against the plain per-client nn.Module + torch.optim loop, side by side in one run.
 
     python benchmarks/local_training.py [--quick] [--only CASE …] [--json FILE] [--plot FILE] [--limit SECONDS]
+    python benchmarks/local_training.py --show      prints the table of docs/benchmarks.md and draws the plot, from the JSON file
 
 K=100 clients (20 for the modules of no particular shape), 20 steps, batch 20. Two baselines: the loop as users write it (torch's default
 threads), and the loop with one single-threaded process per core, which holds its own clients. All do the same steps on the same
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, wait
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -162,12 +164,46 @@ def measure(label: str, clients: int, repeats: int) -> dict[str, Any]:
     }
 
 
+HEAD = ("model", "kernel", "fedkin", "plain loop", "loop, one process per core", "× loop", "× process per core")
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Client-steps per second and their ratios as a Markdown table."""
+    rows = [HEAD, ("---",) * len(HEAD)]
+    for record in records:
+        rate = record["client_steps_per_second"]
+        numbers = [f"{rate[way]:,.0f}" for way in ("fedkin", "loop", "loop, a process per core")]
+        ratios = [f"{record[name]:.1f}" for name in ("times_the_loop", "times_a_process_per_core")]
+        rows.append((record["model"], record["kernel"], *numbers, *ratios))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def draw(path: Path | None, records: list[dict[str, Any]]) -> None:
+    timing.bars(
+        path,
+        "Local training: client-steps per second, as a multiple of",
+        "times",
+        [record["model"].replace(" ", "\n").replace("100-100", "100-\n100") for record in records],
+        {
+            "the loop as users write it": [record["times_the_loop"] for record in records],
+            "the loop, one process per core": [record["times_a_process_per_core"] for record in records],
+        },
+        goal=1,
+    )
+
+
 def main() -> None:
     made = timing.parser("local_training", __doc__, quick="fewer clients and repeats")
+    made.add_argument("--show", action="store_true", help="print the table and draw the plot of the JSON file")
     made.add_argument(
         "--only", action="append", choices=[*CASES, *OTHERS], help="measure this case alone; may be repeated"
     )
     options = timing.parsed(made)
+    if options.show:
+        records = json.loads(options.json.read_text())["records"]
+        print(table(records))
+        draw(options.plot, records)
+        return
     records = {}
     if options.only and options.json and options.json.exists():
         records = {record["model"]: record for record in json.loads(options.json.read_text())["records"]}
@@ -189,17 +225,7 @@ def main() -> None:
         records[label] = record
     told = [records[label] for label in (*CASES, *OTHERS) if label in records]
     timing.write(options.json, told, steps=STEPS, batch=BATCH)
-    timing.bars(
-        options.plot,
-        "Local training: client-steps per second, as a multiple of",
-        "times",
-        [record["model"].replace(" 784", "\n784") for record in told],
-        {
-            "the loop as users write it": [record["times_the_loop"] for record in told],
-            "the loop, one process per core": [record["times_a_process_per_core"] for record in told],
-        },
-        goal=1,
-    )
+    draw(options.plot, told)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmarks/networks.py                      every pair that networks.json lacks, then docs/networks.md
     python benchmarks/networks.py --only digits heart --networks mlr mlp      some sets, some networks
     python benchmarks/networks.py --page-only          writes the page again from the JSON
-    python benchmarks/networks.py --quick --json FILE --page FILE     a trial of one pair and two rounds
+    python benchmarks/networks.py --quick              a trial of one pair and two rounds, which writes nothing
 
 Every network that fits a set's inputs trains alone (Local) for as many rounds as `fedkin run` has by default, with the default
 training and with others, on two thirds of every client's training samples; the other third judges. Tuned is the best of all by that
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 import warnings
 from collections.abc import Mapping
@@ -138,10 +139,12 @@ def main() -> None:
     parser.add_argument("--page-only", action="store_true", help="write the page from the JSON, train nothing")
     parser.add_argument("--quick", action="store_true", help="one pair, two rounds")
     options = parser.parse_args()
+    if options.quick:
+        with tempfile.TemporaryDirectory() as folder:
+            print(page(sweep(Path(folder) / "networks.json", ["heart"], options.networks, 2, most=1)))
+        return
     if options.page_only:
         facts = json.loads(options.json.read_text())
-    elif options.quick:
-        facts = sweep(options.json, ["heart"], options.networks, 2, most=1)
     else:
         facts = sweep(options.json, options.only, options.networks, ROUNDS)
     options.page.write_text(page(facts))

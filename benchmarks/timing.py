@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -173,6 +173,44 @@ def speeds() -> dict[str, float]:
     product = min(seconds(lambda: a @ b) for _ in range(5))
     copied = min(seconds(lambda: target.copy_(source)) for _ in range(5))
     return {"sgemm_gflops": 2 * 2048**3 / product / 1e9, "copy_gb_per_second": 2 * source.nbytes / copied / 1e9}
+
+
+Place = tuple[Any, str, Callable[..., str]]
+"""A function by its owner and name, and the part of the work it belongs to, said from its arguments."""
+
+
+@contextlib.contextmanager
+def watched(
+    places: Iterable[Place], spent: dict[str, list[float]], clocks: frozenset[str] = frozenset()
+) -> Iterator[None]:
+    """List the processor seconds of every call of these functions, by part; inner parts are not counted twice.
+
+    `clocks` are names of functions whose seconds are those of the clock (they wait for the disk).
+    """
+    inner = [0.0]
+
+    def timed(function: Callable[..., Any], part: Callable[..., str]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            outer, inner[0] = inner[0], 0.0
+            start, clock = time.process_time(), time.perf_counter()
+            try:
+                return function(*args, **options)
+            finally:
+                whole = time.process_time() - start
+                waits = getattr(function, "__name__", "") in clocks
+                spent[part(*args, **options)].append(time.perf_counter() - clock if waits else whole - inner[0])
+                inner[0] = outer + whole
+
+        return call
+
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
+    for owner, name, part in places:
+        setattr(owner, name, timed(getattr(owner, name), part))
+    try:
+        yield
+    finally:
+        for owner, name, function in before:
+            setattr(owner, name, function)
 
 
 def seconds(task: Callable[[], object]) -> float:

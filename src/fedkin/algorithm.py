@@ -239,7 +239,8 @@ class Algorithm(Sgd):
         """Have clients train from the rows they receive. `options`: commit, evaluate, disclose (see local/tasks.py)."""
         work = self.local(state, ids, setting)
         private = self.private(setting)
-        rows = self.received(state, setting)[torch.as_tensor(ids)]
+        rows = self.received(state, setting)
+        rows = rows if np.array_equal(ids, setting.everyone) else rows[torch.as_tensor(ids)]
         per_client = {"rows": rows[:, setting.shared_columns(private)] if private else rows, **work.per_client}
         shared = {
             "sgd": self.told(state.round + 1),

@@ -78,6 +78,7 @@ class OwnTable(BaseModel):
     task: Literal["classification", "regression", "counts"] | None = None
     missing: Literal["impute", "error"] = "impute"
     missing_values: list[str | int | float] = []
+    decimal: str = "."
     standardise: bool = True
     drop: list[str] = []
     keep: list[str] | None = None

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedkin.clients import Clients
 from fedkin.couplings import Coupling, aggregation
 from fedkin.couplings.noisy import Noisy
-from fedkin.couplings.robust import NormBounded, Robust, RobustRule, clipping, replacing
+from fedkin.couplings.robust import NormBounded, Robust, RobustRule, clipping, of_clipped, replacing
 from fedkin.couplings.trust import by_direction, by_evidence
 from fedkin.errors import FedkinError, unknown
 from fedkin.local.transfer import TRANSFER, in_pieces
@@ -36,6 +36,8 @@ RULES: dict[str, tuple[Callable[..., RobustRule], float | None, tuple[float, flo
 """Name → the rule of a strength, the usual strength (None: it has none) and the range it may have."""
 BOUND = 3.0
 """Of the clipping after weights fell by trust: times the median distance."""
+COORDINATES = 8.0
+"""Of `winsor` after that, where trust is by direction: a backdoor goes along with the others but for a few coordinates."""
 STRENGTHS: dict[str, tuple[float | None, tuple[float, float]]] = {
     **{name: (usual, range_) for name, (_, usual, range_) in RULES.items()},
     NORM: (2.0, (0, np.inf)),
@@ -115,7 +117,8 @@ class Defence:
                 coupling, clipping(BOUND), by_evidence(lambda pairs: self.tried(trained, pairs), strength or 0.0)
             )
         if name == DIRECTION:
-            return Robust(coupling, clipping(BOUND), by_direction(start, strength or 0.0))
+            rule = of_clipped(rule_of(f"winsor:{COORDINATES}"), BOUND)
+            return Robust(coupling, rule, by_direction(start, strength or 0.0))
         return Robust(coupling, rule_of(self.robust))
 
     def tried(self, models: Tensor, pairs: sp.csr_array) -> tuple[sp.csr_array, np.ndarray]:

@@ -59,10 +59,12 @@ def first_fault(owner: str, problem: ValidationError) -> str:
     """
     faults = problem.errors()
     fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
-    name = ".".join(str(part) for part in fault["loc"]) or "parameters"
+    name = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "missing":
         return f"{owner}: {name} is missing"
     if fault["type"] == "extra_forbidden":
         return f"{owner}: {name} is unknown"
     message = str(fault["msg"]).removeprefix("Value error, ")
+    if not name:  # of several parameters together
+        return f"{owner}: {message}"
     return f"{owner}: {name} = {fault.get('input')!r} is not allowed: {message[0].lower()}{message[1:]}"

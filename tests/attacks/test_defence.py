@@ -11,7 +11,7 @@ import torch
 import fedkin
 from fedkin import algorithms, data
 from fedkin.algorithm import State
-from fedkin.attacks import Attack, attackers, under_attack
+from fedkin.attacks import Attack, attackers, study, under_attack
 from fedkin.couplings import Identity
 from fedkin.defence import STRENGTHS, parsed
 from fedkin.errors import FedkinError
@@ -81,6 +81,15 @@ def test_two_attackers_of_twelve_ruin_the_plain_method_and_not_the_guarded_one(m
     reached = float(np.array(clean.metrics["deployed"]["test_accuracy"])[honest].mean())
     assert accuracy(made.defence) > reached - 0.08
     assert accuracy(None) < reached - 0.08
+
+
+def test_a_backdoor_that_takes_most_marked_samples_gets_few_past_the_guard(digits: Federation) -> None:
+    made, options = algorithms.make("fedavg", {**TRAINING, "steps": 10}), make_options(rounds=20, eval_every=20)
+    cell = study(digits, "mlp:16", [made], ("backdoor",), (3,), options).cells[0]
+    fooled = {kind: value or 0.0 for kind, value in cell.backdoor.items()}
+    assert fooled["clean"] < 0.05
+    assert fooled["attacked"] > 0.6
+    assert fooled["guarded"] < 0.2
 
 
 def test_letters_beyond_all_measure_move_dfedu_and_hardly_guarded_dfedu(digits: Federation) -> None:

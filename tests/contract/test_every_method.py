@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedkin import algorithms
 from fedkin.algorithm import Algorithm
@@ -110,6 +111,31 @@ def test_any_loss_metric_and_optimiser_however_clients_are_sharded(name: str, wh
     assert np.allclose(apart.rows, together.rows, atol=1e-8)
     mine, theirs = (np.array(each.metrics["post"][key], dtype=float) for each in (apart, together))
     assert np.allclose(mine, theirs, atol=1e-6, equal_nan=True)
+
+
+def squared_logits(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Somebody's own loss: squared distance of the logits to the one-hot label."""
+    return (outputs - torch.nn.functional.one_hot(targets, outputs.shape[1])).square().mean(dim=1)
+
+
+OPTIMISERS = ["sgd", "adam", "adamw", "rmsprop"]
+JUDGED = ["accuracy", "balanced-accuracy", "f1", "auroc", "auprc", "brier", "log-loss", "ece"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["cross-entropy", "focal:2", squared_logits])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_loss_with_every_optimiser_and_metric(name: str, loss: Any) -> None:
+    for optimiser in OPTIMISERS if name not in OWN_STEPS else ["sgd"]:
+        steps = {"lr": 0.01, **TRIALS[name].expected.together_with.get("optimiser", {}), "optimiser": optimiser}
+        result = run(name, make_federation(), make(name, **steps), loss=loss, metrics=JUDGED, headline="auprc")
+        assert result.metric == "test_auprc"
+        assert np.isfinite(result.rows).all()
+        for metric in JUDGED:
+            values = np.array(result.metrics["post"][f"test_{metric.replace('-', '_')}"], dtype=float)
+            assert np.isfinite(values).any(), metric
+            if metric != "log-loss":
+                assert np.all((values >= 0) & (values <= (2 if metric == "brier" else 1)) | np.isnan(values)), metric
 
 
 TARGETS: dict[str, tuple[str, dict[str, Any]]] = {

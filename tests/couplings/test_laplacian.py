@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedkin.compute.memory import uninitialised
 from fedkin.couplings import LaplacianStep, safe_step, stability, total_variation
-from fedkin.couplings.sparse import ClientMatrix, uninitialised
+from fedkin.couplings.sparse import ClientMatrix
 from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph, complete, knn
 

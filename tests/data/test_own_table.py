@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -223,3 +224,68 @@ def test_columns_that_older_runs_kept_are_read() -> None:
     old = InputColumn.described({"name": "age", "centre": 1.0, "scale": 2.0, "fill": 3.0, "categories": None})
     assert old.encode(pd.Series([5.0, np.nan]))[:, 0].tolist() == [2.0, 1.0]
     assert InputColumn.described({"name": "c", "categories": ["x", "y"]}).encode(pd.Series([" y"])).tolist() == [[0, 1]]
+
+
+# --- numbers that are written as text ---------------------------------------------------------------------------------
+
+
+def written(cells: list[str]) -> pd.DataFrame:
+    rows = len(cells)
+    return pd.DataFrame({"site": ["a", "b"] * (rows // 2), "v": cells, "y": [0, 1, 1, 0] * (rows // 4)})
+
+
+def test_blank_cells_do_not_make_categories_of_numbers() -> None:
+    cells = [f" {k}.5" if k % 7 else "\u00a0" for k in range(40)]
+    federation = Federation.from_frame(written(cells), "site", "y")
+    assert federation.task.input_shape == (1,)
+    assert any("'v': 6 missing values, replaced by the training median" in note for note in federation.notes)
+    codes = Federation.from_frame(written([str(k % 3) for k in range(40)]), "site", "y")
+    assert codes.task.input_shape == (3,), "digits that are text from end to end are codes"
+
+
+def test_decimal_commas_are_read_where_they_are_told_and_noticed_where_not() -> None:
+    cells = [f"{k},5" for k in range(40)]
+    told = Federation.from_frame(written(cells), "site", "y", decimal=",")
+    pointed = Federation.from_frame(written([cell.replace(",", ".") + " " for cell in cells]), "site", "y")
+    assert np.array_equal(told.train.x, pointed.train.x)
+    quiet = Federation.from_frame(written(cells), "site", "y")
+    assert any("have a decimal comma and are taken for" in note and "--decimal ," in note for note in quiet.notes)
+    result = fedkin.train(told, "mlr", rounds=1)
+    new = fedkin.predict(result, "a", pd.DataFrame({"v": ["3,5", " 3,5"]}))
+    assert new["probability"].nunique() == 1
+    with pytest.raises(FedkinError, match="decimal is 'comma'; it must be one mark"):
+        Federation.from_frame(written(cells), "site", "y", decimal="comma")
+
+
+def test_a_word_among_numbers_and_letters_of_another_case_are_noticed() -> None:
+    numbers = Federation.from_frame(written([str(k) if k else "unknown" for k in range(40)]), "site", "y")
+    assert any(
+        "'v' holds numbers but for 'unknown'" in note and "--missing 'unknown'" in note for note in numbers.notes
+    )
+    case = Federation.from_frame(written(["m", "M", "w", "w"] * 10), "site", "y")
+    assert any("'M', 'm' differ in case only" in note for note in case.notes)
+    frame = written(["1", "2"] * 20)
+    frame["y"] = ["no", "yes", "No", "yes"] * 10
+    assert any(
+        "target 'y': 'No', 'no' differ in case only" in n for n in Federation.from_frame(frame, "site", "y").notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"y": 1.0}, "target column 'y' holds '1.0' in every row; there is nothing to predict"),
+        ({"v": pd.to_timedelta(range(40), unit="s")}, "column 'v' holds durations"),
+        ({"v": [[1]] * 40}, "column 'v' holds lists"),
+    ],
+)
+def test_what_no_table_can_hold_is_refused_in_a_line(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(FedkinError, match=says):
+        Federation.from_frame(written(["1"] * 40).assign(**change), "site", "y")
+
+
+def test_lazy_frames_of_polars_are_collected() -> None:
+    polars = pytest.importorskip("polars")
+    frame = written([str(k) for k in range(40)])
+    lazy = Federation.from_frame(polars.from_pandas(frame).lazy(), "site", "y")
+    assert lazy.fingerprint() == Federation.from_frame(frame, "site", "y").fingerprint()

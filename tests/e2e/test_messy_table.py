@@ -33,8 +33,10 @@ def hospitals(seed: int = 0) -> pd.DataFrame:
     )
     frame["age"] = rng.normal(60, 15, ROWS).round()
     frame["lab"] = rng.normal(4, 1, ROWS).round(2)
-    frame["ward"] = rng.choice(["01", "02", "ICU "], ROWS)
-    risk = frame["age"] / 15 + 2 * (frame["ward"] == "ICU ") + rng.normal(size=ROWS)
+    frame["ward"] = rng.choice(["01", "02", "ICU ", "icu"], ROWS)
+    frame["weight"] = [f"{kg:.1f}".replace(".", ",") for kg in rng.normal(75, 12, ROWS)]
+    frame.loc[rng.random(ROWS) < 0.05, "weight"] = "\u00a0"
+    risk = frame["age"] / 15 + 2 * frame["ward"].isin(["ICU ", "icu"]) + rng.normal(size=ROWS)
     frame["died"] = (risk >= np.quantile(risk, 1 - POSITIVES)).astype(float)
     frame.loc[rng.random(ROWS) < 0.1, "lab"] = -999
     frame.loc[rng.random(ROWS) < 0.05, "age"] = np.nan
@@ -56,12 +58,20 @@ def test_the_walk_from_file_to_predictions(tmp_path: Path, monkeypatch: pytest.M
     assert refused.exit_code == 2
     assert "--id visit" in refused.output
     assert "--date admitted" in refused.output
-    told = ("--sep", ";", "--id", "visit", "--date", "admitted", "--missing", "-999")
+    assert "decimal comma: --decimal ," in refused.output
+    told = ("--sep", ";", "--id", "visit", "--date", "admitted", "--missing", "-999", "--decimal", ",")
     said = says("run", *table, *told, "--model", "mlr", "--rounds", "3", "--out", "runs/a", "--json", "r.json")
     record = json.loads(Path("r.json").read_text())
     assert record["names"] == [f"{k:02d}" for k in range(1, 13)]
     notes = " ".join(record["notes"])
-    for words in ("treated as classes", "of training rows are 1", "judge by AUROC", "one class only", "missing values"):
+    for words in (
+        "treated as classes",
+        "of training rows are 1",
+        "judge by AUROC",
+        "one class only",
+        "missing values",
+        "differ in case only",
+    ):
         assert words in notes
         assert words in " ".join(said.split())
     assert "-999" not in notes
@@ -75,16 +85,53 @@ def test_the_walk_from_file_to_predictions(tmp_path: Path, monkeypatch: pytest.M
     assert lines[1].startswith("V-00000,01,")
 
 
+def test_a_thirteenth_site_joins_with_its_own_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = hospitals()
+    late = frame["hospital "].isin(["11", "12"])
+    frame[~late].to_csv("visits.csv", index=False, sep=";")
+    frame[late].to_csv("new.csv", index=False, sep=";")
+    told = ("--sep", ";", "--id", "visit", "--date", "admitted", "--missing", "-999", "--decimal", ",")
+    table = ("--csv", "visits.csv", "--client", "hospital", "--target", "died")
+    says("auto", *table, *told, "--model", "mlr", "--effort", "quick", "--rounds", "3", "--out", "runs/a")
+    assert "11" in says("join", "runs/a", "--csv", "new.csv", "--out", "runs/b")
+    found = says("predict", "runs/b", "new.csv", "--client-column", "hospital")
+    lines = found.strip().splitlines()
+    assert lines[0] == "visit,hospital,prediction,probability,probability_0,probability_1"
+    assert len(lines) == int(late.sum()) + 1
+    page = Path(says("report", "runs/a", "--out", "page.html").split()[-1]).read_text()
+    assert "visits.csv · target died" in page
+
+
 def test_the_sentinel_is_noticed_where_nobody_told() -> None:
-    federation = Federation.from_frame(hospitals(), "hospital", "died", id="visit", date="admitted")
+    federation = Federation.from_frame(hospitals(), "hospital", "died", id="visit", date="admitted", drop="weight")
     assert any("'lab': -999 occurs" in note and "--missing -999" in note for note in federation.notes)
 
 
 CELLS = st.one_of(
+    st.floats(-1e3, 1e3, allow_nan=False).map(lambda v: f"{v:.1f}".replace(".", ",")),
     st.integers(-1000, 1000).map(str),
     st.floats(-1e6, 1e6, allow_nan=False).map(lambda v: f"{v:.3f}"),
     st.sampled_from(
-        ["", " ", "n/a", "-999", "unknown", "01", " yes", "yes ", "No", "2024-02-30", "2024-02-28", "1,5", "∞", "é"]
+        [
+            "",
+            " ",
+            "n/a",
+            "-999",
+            "unknown",
+            "01",
+            " yes",
+            "yes ",
+            "No",
+            "2024-02-30",
+            "2024-02-28",
+            "1,5",
+            "∞",
+            "é",
+            "NO",
+            "\u00a0",
+            "12\u00a0",
+        ]
     ),
     st.text("ab 'é\t", max_size=4),
 )
@@ -105,7 +152,11 @@ def test_any_mess_gives_a_federation_or_one_line(data: st.DataObject, tmp_path: 
     frame["y"] = [k % 2 for k in range(n)]
     path = tmp_path / "mess.csv"
     frame.to_csv(path, index=False)
-    options = {"missing_values": ["-999", "n/a"], "date": ["day"] if "day" in names else []}
+    options = {
+        "missing_values": ["-999", "n/a"],
+        "date": ["day"] if "day" in names else [],
+        "decimal": data.draw(st.sampled_from([".", ","])),
+    }
     try:
         federation = fedkin.data.from_csv(path, "site", "y", **options)
     except FedkinError as problem:

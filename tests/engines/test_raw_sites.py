@@ -114,6 +114,51 @@ def test_numbers_as_targets_are_learned_standardised_and_told_in_their_units(tmp
     assert 20 < np.mean(result.metrics["deployed"]["test_rmse"]) < 200
 
 
+FORMATS = ("%d.%m.%Y", "%Y-%m-%d", "%m/%d/%Y")
+
+
+def write_dated(folder: Path, rows: int = 80) -> list[Path]:
+    """Every site writes its dates, its numbers and its files in a way of its own."""
+    paths = write_raw(folder, rows=rows)
+    for seed, (name, format) in enumerate(zip(NAMES, FORMATS)):
+        frame, own = clinic(seed, rows), folder / name
+        days = np.random.default_rng(seed).integers(0, 700, rows)
+        frame["admitted"] = (pd.Timestamp("2022-03-01") + pd.to_timedelta(days, unit="D")).strftime(format)
+        frame.loc[3, "admitted"] = ""
+        more = 'date = ["admitted"]\n'
+        if name == "south":
+            frame.to_csv(own / "visits.csv", index=False, sep=";", decimal=",", encoding="latin-1")
+            more += 'sep = ";"\nencoding = "latin-1"\ndecimal = ","\n'
+        else:
+            frame.to_csv(own / "visits.csv", index=False)
+        settings = (own / "site.toml").read_text()
+        (own / "site.toml").write_text(settings.replace("missing = ", more + "missing = "))
+    return paths
+
+
+def test_dates_decimal_commas_and_separators_of_a_sites_own(tmp_path: Path) -> None:
+    result = train_sites(LoopLine(write_dated(tmp_path)), plan(tmp_path), tmp_path / "run")
+    columns = [InputColumn.described(entry) for entry in result.facts["inputs"]]
+    dated = {column.part: column for column in columns if column.name == "admitted"}
+    assert set(dated) == {"year", "month", "weekday", "days"}
+    assert 2022 < dated["year"].centre < 2024.5
+    first = (pd.Timestamp("2022-03-01") - pd.Timestamp(0)).days
+    assert first < dated["days"].centre < first + 700
+    assert next(column for column in columns if column.name == "lab").centre == pytest.approx(4, abs=2)
+    one = pd.DataFrame({"age": [60], "lab": [4.0], "ward": ["01"], "admitted": ["2023-01-15"]})
+    other = one.assign(admitted=["15.01.2023"])
+    mine, theirs = (fedkin.predict(result, "north", frame)["probability"] for frame in (one, other))
+    assert mine.tolist() == theirs.tolist()
+
+
+def test_a_date_that_one_site_forgot_to_name_is_told(tmp_path: Path) -> None:
+    paths = write_dated(tmp_path)
+    text = (tmp_path / "east" / "site.toml").read_text()
+    (tmp_path / "east" / "site.toml").write_text(text.replace('date = ["admitted"]\n', ""))
+    with pytest.raises(FedkinError, match="'east': column 'admitted' holds texts, but dates at most clients"):
+        train_sites(LoopLine(paths), plan(tmp_path), tmp_path / "run")
+
+
 def test_nothing_is_told_without_consent(tmp_path: Path) -> None:
     line = LoopLine(write_raw(tmp_path, policy="shared = true"))
     with pytest.raises(FedkinError, match="policy does not let ranges and texts of columns leave"):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
+import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from fedkin import Federation, train
 from fedkin.algorithms.feddbe import drift
 from fedkin.algorithms.fedproto import distance
 from fedkin.local.batches import Batch
@@ -64,3 +68,28 @@ def test_features_are_tapped_only_where_the_next_layer_gets_them_as_they_are() -
     assert layers_up_to(deep(), "0.0") is None  # before the activation
     assert layers_up_to(deep(), "3") is None  # the outputs
     assert layers_up_to(deep(), "elsewhere") is None
+
+
+def by_one_hot(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A loss that vmap cannot take: torch's one_hot looks at its targets in Python."""
+    return (outputs - nn.functional.one_hot(targets, outputs.shape[1])).square().mean(dim=1)
+
+
+def by_arange(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - (targets[:, None] == torch.arange(outputs.shape[1])).to(outputs)).square().mean(dim=1)
+
+
+def cut_and_dropping() -> nn.Module:
+    body = nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.ReLU())
+    return nn.Sequential(OrderedDict(features=body, classifier=nn.Linear(4, 3)))
+
+
+@pytest.mark.parametrize("method", ["fedska", "fedproto"])
+def test_a_loss_that_vmap_cannot_take_trains_one_client_after_the_other(method: str) -> None:
+    rng = np.random.default_rng(0)
+    held = Federation.from_arrays({f"c{k}": (rng.normal(size=(20, 5)), rng.integers(0, 3, 20)) for k in range(3)})
+    one, other = (
+        train(held, "mlp:4", method, rounds=2, loss=loss, dtype="float64").rows for loss in (by_one_hot, by_arange)
+    )
+    np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+    assert np.isfinite(train(held, cut_and_dropping, method, rounds=1, loss=by_one_hot).rows).all()

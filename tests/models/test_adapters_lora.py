@@ -59,6 +59,8 @@ def test_targets_and_what_is_trained_beside() -> None:
         lora(body, targets="q_proj")()
     with pytest.raises(FedkinError, match="rank = 0 is not allowed"):
         lora(body, rank=0)
+    with pytest.raises(FedkinError, match="'mlp:4' has no weights to adapt; give a trained module"):
+        lora("mlp:4")  # type: ignore[arg-type]
 
 
 def test_torchs_own_encoder_does_not_read_past_its_adapters() -> None:

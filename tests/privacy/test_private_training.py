@@ -284,6 +284,17 @@ def test_every_method_spends_its_budget_and_tells_no_loss(name: str) -> None:
     assert result.facts["privacy"]["secret_noise"]
 
 
+@pytest.mark.parametrize(
+    ("model", "stays"),
+    [("mlp:6", "classifier"), (lambda: nn.Sequential(nn.Linear(5, 4), nn.GELU(), nn.Linear(4, 3)), "2")],
+)
+def test_with_tensors_that_stay_at_home(model: Any, stays: str) -> None:
+    result = train(federation(), model, "fedavg", rounds=2, privacy=PRIVACY, private=stays)
+    heads = [module.get_submodule(stays).weight for module in result.models.values()]
+    assert not torch.equal(heads[0], heads[1])
+    assert np.all(result.extras["epsilon"].numpy() <= 6 * (1 + 1e-6))
+
+
 def norms() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
 
@@ -304,6 +315,11 @@ def test_bad_tables_are_refused_in_one_line(changes: dict[str, Any], message: st
     with pytest.raises(FedkinError, match=message) as refused:
         train(federation(), "mlr", "fedavg", rounds=1, privacy={**PRIVACY, **changes})
     assert "\n" not in str(refused.value)
+
+
+def test_a_table_without_delta_says_so() -> None:
+    with pytest.raises(FedkinError, match=r"privacy\.delta is missing$"):
+        train(federation(), "mlr", "fedavg", rounds=1, privacy={"level": "sample", "epsilon": 6})
 
 
 @pytest.mark.parametrize(

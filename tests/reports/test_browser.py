@@ -116,11 +116,32 @@ def test_hovering_and_walking_the_graph(browser, page, runs):
     assert browser.execute_script("return Math.round(document.getElementById('network-canvas').view.x)") == 40
 
 
+def choose(browser: Any, css: str, value: str) -> None:
+    script = "const list = document.querySelector(arguments[0]); list.value = arguments[1]; list.dispatchEvent(new Event('change'))"
+    browser.execute_script(script, css, value)
+
+
+def test_a_client_is_picked_out_of_the_curves(browser, page, runs):
+    show(browser, page)
+    lines = "return [document.querySelectorAll('#roc-plot .client').length, document.querySelectorAll('#roc-plot .chosen').length]"
+    drawn, chosen = browser.execute_script(lines)
+    assert drawn == int((runs[4].extras["roc"][:, -1] >= 0).sum())
+    assert chosen == 0
+    choose(browser, "#calibration-controls select[aria-label=Client]", "2")
+    assert browser.execute_script(lines)[1] == 1
+    assert text(browser, "#roc-readout").startswith(f"{runs[0].names[2]}: AUROC")
+    assert text(browser, "#calibration-readout").startswith(runs[0].names[2])
+
+
 def test_toggles_change_the_pictures(browser, page):
     show(browser, page)
     curves = "return document.querySelector('#curves-plot svg').outerHTML"
     after = browser.execute_script(curves)
-    assert browser.execute_script("return document.querySelectorAll('#curves-plot .band').length") == 3
+    bands = "return document.querySelectorAll('#curves-plot .band').length"
+    assert browser.execute_script(bands) == 1, "the bands of three methods would merge into one block"
+    choose(browser, "#curves-controls select[aria-label=of]", "all")
+    assert browser.execute_script(bands) == 3
+    choose(browser, "#curves-controls select[aria-label=of]", "1")
     press(
         browser,
         "#curves-controls button[aria-pressed=false][data-value=pre], #curves-controls button[aria-pressed=false][data-value=post]",

@@ -23,6 +23,19 @@ def test_same_title_gets_the_settings_that_differ(runs):
     assert labels == [f"FedAvg (lr {runs[2].config['algorithm']['lr']})", "FedAvg (lr 0.5)"]
 
 
+def test_the_rate_that_auto_found_is_no_setting(runs):
+    def auto(rate, seed, chosen):
+        config = {
+            **runs[2].config,
+            "algorithm": {"name": "auto", "lr": rate},
+            "run": {**runs[2].config["run"], "seed": seed},
+        }
+        return replace(runs[2], config=config, facts={**runs[2].facts, "algorithm": "auto", "rate_chosen": chosen})
+
+    assert [m.seeds for m in group([auto(0.1, 0, True), auto(0.3, 1, True)])] == [[0, 1]]
+    assert [m.seeds for m in group([auto(0.1, 0, False), auto(0.3, 1, False)])] == [[0], [1]]
+
+
 def test_other_clients_are_refused(runs):
     with pytest.raises(FedkinError, match="different clients"):
         group([runs[0], replace(runs[1], names=tuple("abcdefgh"))])

@@ -44,6 +44,38 @@ def test_picking_the_best_of_several_is_owned_up_to(scored):
     assert "Fedprox is the best of 2 methods" in found.sentences[-1]
 
 
+def test_methods_that_tie_are_said_to_tie(scored):
+    noise = np.tile([0.01, -0.01], 4)
+    methods = [("local", np.full(8, 0.5)), ("fedavg", 0.6 + noise), ("fedprox", 0.6 - noise), ("ditto", 0.4 + noise)]
+    found = " ".join(words(*(scored(name, values) for name, values in methods)).sentences)
+    assert "Fedprox ties with Fedavg" in found or "Fedavg ties with Fedprox" in found
+    assert "Ditto" not in found
+    clear = [("local", np.full(8, 0.5)), ("fedavg", 0.6 + noise), ("fedprox", 0.5 + noise)]
+    assert "tie" not in " ".join(words(*(scored(name, values) for name, values in clear)).sentences)
+
+
+def test_kin_says_who_helps_whom():
+    import fedkin
+    from fedkin.result.verdict import who_helps
+
+    rng = np.random.default_rng(0)
+    clients = {}
+    for k, turn in enumerate([1, 1, -1, -1]):
+        x = rng.normal(size=(60, 3))
+        clients[f"site-{k}"] = x, (turn * x[:, 0] > 0).astype(int)
+    federation = fedkin.Federation.from_arrays(clients)
+    result = fedkin.train(federation, "mlr", "kin", rounds=10, seed=0)
+    told = who_helps(result)
+    weights = result.kin - np.diag(np.diag(result.kin))
+    first = int(weights.max(axis=1).argmax())
+    assert told.startswith(
+        f"By Kin's transfer gains site-{first} learns most from site-{int(weights[first].argmax())} ("
+    )
+    local = fedkin.train(federation, "mlr", "local", rounds=10, seed=0)
+    assert who_helps(local) == ""
+    assert told in words(local, result).sentences
+
+
 def test_a_yardstick_does_not_win(scored):
     found = words(*(scored(name, np.full(8, v)) for name, v in [("local", 0.5), ("fedavg", 0.6), ("global", 0.9)]))
     assert "With Fedavg" in found.sentences[0]

@@ -75,6 +75,7 @@ def test_under_three_megabytes_for_100_clients_and_20_methods(runs, tmp_path):
             metrics={when: metrics() for when in ("pre", "post", "deployed")},
             config={**runs[4].config, "algorithm": {"name": "local" if method == 0 else f"method-{method}"}},
             facts={**runs[4].facts, "title": f"Method {method}", "test_sizes": np.ones(clients)},
+            extras={"roc": torch.rand(clients, 22), "calibration": torch.rand(clients, 3, 10)},
         )  # fmt: skip
 
     page = write_report([made(k) for k in range(20)], tmp_path / "large.html")

@@ -47,3 +47,22 @@ def test_models_of_one_class_are_noted_and_not_judged() -> None:
     assert said.verdict == "unknown"
     judged = [fedkin.train(rare(), "mlr", method, rounds=20, headline="auroc") for method in methods]
     assert "cannot be judged" not in verdict_on(group(judged)).title
+
+
+def test_numbers_far_from_one_are_noted() -> None:
+    rng = np.random.default_rng(0)
+
+    def sites(by: float, plus: float, inputs: float = 1.0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        return {f"s{k}": (inputs * (x := rng.normal(size=(40, 3))), plus + by * x[:, 0] / inputs) for k in range(3)}
+
+    def told(**how: float) -> tuple[str, ...]:
+        return fedkin.train(Federation.from_arrays(sites(**how)), "linear", algorithms.FedAvg(lr=1e-12), rounds=1).notes
+
+    (note,) = told(by=50, plus=1000)
+    assert note.startswith("targets have mean ")
+    assert "from_frame does" in note
+    (note,) = told(by=1, plus=0, inputs=5000)
+    assert note.startswith("inputs reach ")
+    assert told(by=2, plus=3) == ()
+    counts = {name: (x, rng.poisson(100, len(x))) for name, (x, _) in sites(1, 0).items()}
+    assert fedkin.train(Federation.from_arrays(counts, task="counts"), "linear", rounds=1).notes == ()

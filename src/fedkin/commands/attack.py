@@ -30,7 +30,12 @@ def attack(
         _option("--algorithms", f"methods, separated by commas (default: {','.join(METHODS)})", flags.METHOD),
     ] = None,
     attacks: Annotated[
-        str | None, _option("--attacks", "attacks, separated by commas (default: all, see below)", flags.METHOD)
+        str | None,
+        _option(
+            "--attacks",
+            "separated by commas (default: all): sign-flip, large-norm, alie, ipm, label-flip, backdoor, free-rider",
+            flags.METHOD,
+        ),
     ] = None,
     attackers: Annotated[
         str | None, _option("--attackers", "how many clients attack, or a list such as 1,4 (default: 1)", flags.METHOD)
@@ -51,7 +56,7 @@ def attack(
     \b
     Examples:
       fedkin attack --data digits --clients 20 --algorithms fedavg,fedu
-      fedkin attack --data digits --clients 20 --attackers 1,4 --attacks sign-flip --out attacked
+      fedkin attack --data digits --attackers 1,4 --attacks sign-flip --out hit
       fedkin attack --data digits --clients 20 --robust median --json attack.json
     """
     from fedkin import config

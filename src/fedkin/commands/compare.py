@@ -55,7 +55,7 @@ def compare(
     Examples:
       fedkin compare --data digits --clients 20 --algorithms fedavg,fedprox
       fedkin compare --csv visits.csv --client site --target y --seeds 3
-      fedkin compare --data digits --algorithms local,fedavgft,auto --set auto.effort=quick
+      fedkin compare --data digits --algorithms local,auto --set auto.effort=quick
       fedkin compare experiment.toml --set fedprox.mu=0.1 --out results
     """
     from fedkin import config

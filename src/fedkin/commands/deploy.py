@@ -34,7 +34,7 @@ def init(
     \b
     Examples:
       fedkin deploy init clinics --sites north,south --example
-      fedkin deploy init clinics --sites a,b,c --address fed.example.org --algorithm fedpnp
+      fedkin deploy init clinics --sites a,b,c --address fed.example.org
     """
     from fedkin.commands import show
     from fedkin.files import write_json

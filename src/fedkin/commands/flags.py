@@ -55,6 +55,9 @@ MissingValue = Annotated[
 ]
 Sep = Annotated[str | None, option("--sep", help="the separator of a CSV file (default: ,)", panel=DATA)]
 Encoding = Annotated[str | None, option("--encoding", help="of a CSV file, for example latin-1", panel=DATA)]
+Decimal = Annotated[
+    str | None, option("--decimal", help="what stands before decimals in the table (default: a point)", panel=DATA)
+]
 TargetKind = Annotated[
     str | None, option("--task", help="the target is: classification, regression or counts", panel=DATA)
 ]
@@ -191,6 +194,7 @@ SETTINGS: dict[str, Any] = {
     "missing": MissingValue,
     "sep": Sep,
     "encoding": Encoding,
+    "decimal": Decimal,
     "task": TargetKind,
     "data_seed": DataSeed,
     "model": Model,
@@ -218,7 +222,7 @@ SETTINGS: dict[str, Any] = {
     "ray_address": RayAddress,
 }
 """The flags of every command that trains."""
-TABLE_PANEL = ("drop", "keep", "id", "date", "sep", "encoding", "task")
+TABLE_PANEL = ("drop", "keep", "id", "date", "sep", "encoding", "decimal", "task")
 """Those that speak of a table, as [data] has them."""
 
 

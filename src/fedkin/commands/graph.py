@@ -99,7 +99,7 @@ def show_graph(
     Examples:
       fedkin graph show graph.npz
       fedkin graph show runs/digits-fedu-seed0 --plot graph.png
-      fedkin graph show graph.npz --filter hard --strength 3 --strength 8 --plot filter.png
+      fedkin graph show graph.npz --filter hard --strength 3 --plot filter.png
     """
     from fedkin.errors import FedkinError
     from fedkin.graphs import ClientGraph

@@ -37,7 +37,7 @@ def predict(
     \b
     Examples:
       fedkin predict runs/visits-fedpnp-seed0 --client site-3 new.csv
-      fedkin predict runs/visits-fedpnp-seed0 --client-column site --id visit new.csv
+      fedkin predict runs/visits-fedpnp-seed0 --client-column site new.csv
     """
     import sys
 

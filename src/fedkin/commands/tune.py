@@ -55,7 +55,7 @@ def tune(
     \b
     Examples:
       fedkin tune --data digits --algorithm fedprox --set mu=[0.01,0.1,1]
-      fedkin tune --csv visits.csv --client site --target y --set lr=0.003..0.3 --trials 30
+      fedkin tune --csv visits.csv --client site --target y --set lr=0.003..0.3
       fedkin tune experiment.toml --folds 5 --used 5 --out runs/search
     """
     from fedkin import config

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.linalg
 import torch
 
+from fedkin.compute.memory import uninitialised
 from fedkin.couplings import denoisers, solvers
 from fedkin.couplings.coupling import Coupling
 from fedkin.couplings.denoisers import Denoiser, Response, Strength
@@ -93,7 +94,8 @@ class GraphFilter(Coupling):
         if self._dense:
             if rows.dtype not in self._typed:
                 self._typed[rows.dtype] = torch.as_tensor(self._operator).to(rows.dtype)
-            return self._typed[rows.dtype] @ rows
+            operator = self._typed[rows.dtype]
+            return torch.mm(operator, rows, out=uninitialised((len(operator), rows.shape[1]), rows.dtype, rows.device))
         if self._penalised:
             return self._filter(rows)
         if self._projects:

@@ -9,9 +9,10 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from fedkin.compute.memory import uninitialised
 from fedkin.compute.threads import one_thread
 from fedkin.couplings.coupling import Coupling
-from fedkin.couplings.sparse import ClientMatrix, uninitialised
+from fedkin.couplings.sparse import ClientMatrix
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs import ClientGraph
 

@@ -6,6 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from fedkin.compute.memory import uninitialised
 from fedkin.couplings.coupling import Coupling
 from fedkin.errors import FedkinError
 
@@ -58,7 +59,8 @@ class Mixing(Coupling):
     def _mixed(self, rows: torch.Tensor) -> torch.Tensor:
         w = self.weights
         if not isinstance(w, sp.csr_array):
-            return torch.as_tensor(w, dtype=rows.dtype, device=rows.device) @ rows
+            dense = torch.as_tensor(w, dtype=rows.dtype, device=rows.device)
+            return torch.mm(dense, rows, out=uninitialised((len(dense), rows.shape[1]), rows.dtype, rows.device))
         sparse = torch.sparse_csr_tensor(
             torch.as_tensor(w.indptr.astype(np.int64)),
             torch.as_tensor(w.indices.astype(np.int64)),

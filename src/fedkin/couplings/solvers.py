@@ -13,7 +13,8 @@ import scipy.sparse as sp
 import torch
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-from fedkin.couplings.sparse import to_torch, uninitialised
+from fedkin.compute.memory import uninitialised
+from fedkin.couplings.sparse import to_torch
 from fedkin.errors import FedkinError
 
 Columns = Callable[[torch.Tensor], torch.Tensor]

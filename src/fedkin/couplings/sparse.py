@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 import warnings
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
-_HUGE = 64 * 2**20
-"""Results above this many bytes are allocated on huge pages."""
-
-
-def uninitialised(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-    """An uninitialised tensor, on huge pages when it is large.
-
-    Fresh memory costs one page fault per page touched; with 4 KiB pages that is several times dearer than writing the
-    numbers (a 400 MB result: 0.3 s against 0.03 s on the machine of docs/benchmarks.md). 2 MiB pages avoid it.
-    """
-    size = shape[0] * shape[1] * dtype.itemsize
-    if size < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(shape, dtype=dtype)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
+from fedkin.compute.memory import uninitialised
 
 
 class ClientMatrix:
@@ -61,7 +45,7 @@ class ClientMatrix:
         """The product, into `out` if given (which must not overlap `rows`)."""
         if out is None:
             shape = self.csr.shape[0], rows.shape[1]
-            out = uninitialised(shape, rows.dtype) if rows.device.type == "cpu" else rows.new_empty(shape)
+            out = uninitialised(shape, rows.dtype, rows.device)
         matrix = self.typed(rows.dtype, rows.device)
         if self.dense:
             return torch.mm(matrix, rows, out=out)

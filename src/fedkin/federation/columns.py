@@ -33,6 +33,8 @@ class InputColumn:
     """How dates are written where they are text: one of DATE_FORMATS."""
     sentinels: tuple[str, ...] = ()
     """What stands for "missing" beside empty cells, as text: -999, "unknown"."""
+    decimal: str = "."
+    """What stands before the decimals of numbers written as text."""
 
     @classmethod
     def described(cls, entry: Mapping[str, Any]) -> InputColumn:
@@ -43,7 +45,7 @@ class InputColumn:
 
     @classmethod
     def fit(cls, values: pd.Series, standardise: bool = True, **kind: Any) -> InputColumn:
-        """Fit cleaned training cells; `kind` are the fields `part`, `format` and `sentinels`."""
+        """Fit cleaned training cells; `kind` are the fields `part`, `format`, `sentinels` and `decimal`."""
         column = cls(str(values.name), **kind)
         if column.part is None and not is_number(values):
             return cls(column.name, categories=tuple(sorted(set(as_text(values)))), **kind)
@@ -68,12 +70,12 @@ class InputColumn:
 
         if self.part is not None:
             return date_part(as_dates(values, self.format), self.part)
-        values = values if is_number(values) else pd.to_numeric(values, errors="raise")
+        values = values if is_number(values) else pd.to_numeric(pointed(values, self.decimal), errors="raise")
         return values.to_numpy(dtype=np.float64, na_value=np.nan)
 
     def encode(self, values: pd.Series) -> np.ndarray:
         """(n, inputs): standardised numbers, or one-hot rows (all zeros for a category not seen in training)."""
-        values = cleaned(values, self.sentinels)
+        values = trimmed(values, self.sentinels)
         if self.categories is not None:
             text = np.asarray(as_text(values), dtype=object)
             return (text[:, None] == np.asarray(self.categories, dtype=object)[None, :]).astype(np.float32)
@@ -93,11 +95,23 @@ def as_text(values: pd.Series) -> list[str]:
     return [ABSENT if absent else str(value).strip() for value, absent in zip(values, values.isna())]
 
 
-def cleaned(values: pd.Series, sentinels: tuple[str, ...] = ()) -> pd.Series:
-    """Text trimmed, empty cells and sentinels missing, truth values 0 and 1; numbers that were text only for a sentinel
-    are numbers again."""
+def cleaned(values: pd.Series, sentinels: tuple[str, ...] = (), decimal: str = ".") -> pd.Series:
+    """As `trimmed`; and text that was no number only for blanks, a sentinel or a decimal comma is numbers again."""
     import pandas as pd
 
+    found = trimmed(values, sentinels)
+    if is_number(values) or values.dtype.kind in "mM" or (found.equals(values) and decimal == "."):
+        return found  # digits that were written as text from end to end are codes
+    if not has_leading_zeros(found) and found.notna().any():
+        try:
+            return pd.to_numeric(pointed(found, decimal), errors="raise")
+        except (TypeError, ValueError):
+            pass
+    return found
+
+
+def trimmed(values: pd.Series, sentinels: tuple[str, ...] = ()) -> pd.Series:
+    """Text trimmed, empty cells and sentinels missing, truth values 0 and 1."""
     if values.dtype.kind == "b":
         return values.astype("int8")
     if is_number(values):
@@ -106,15 +120,12 @@ def cleaned(values: pd.Series, sentinels: tuple[str, ...] = ()) -> pd.Series:
     if values.dtype.kind in "mM":
         return values
     text = _trimmed(values)
-    if text.equals(values) and not sentinels and not text.eq("").any():
-        return values
-    known = text.mask(text.isin([*sentinels, ""]))
-    if sentinels and not known.equals(text) and not has_leading_zeros(known):
-        try:
-            return pd.to_numeric(known, errors="raise")
-        except (TypeError, ValueError):
-            pass
-    return known
+    return text if not sentinels and not text.eq("").any() else text.mask(text.isin([*sentinels, ""]))
+
+
+def pointed(values: pd.Series, decimal: str) -> pd.Series:
+    """Cells with a point where `decimal` stood."""
+    return values if decimal == "." else values.map(lambda cell: str(cell).replace(decimal, "."), na_action="ignore")
 
 
 def _trimmed(values: pd.Series) -> pd.Series:
@@ -153,13 +164,18 @@ def date_formats(values: pd.Series) -> list[str]:
 
 
 def as_dates(values: pd.Series, format: str | None) -> pd.Series:
-    """Cells as moments; those written in another format than the training rows raise a ValueError."""
+    """Cells as moments; those written in another format than the training rows raise a ValueError.
+
+    Without a format, that of DATE_FORMATS which fits all cells.
+    """
     import pandas as pd
 
     if values.dtype.kind == "M":
         return values
-    if format is None and not is_number(values):
-        return pd.to_datetime(values, errors="raise", utc=True)
+    if format is None and not is_number(values) and values.notna().any():
+        format = next(iter(date_formats(values)), None)
+        if format is None:
+            raise ValueError("no dates of one format")
     text = values.map(lambda cell: str(cell).strip(), na_action="ignore")
     return pd.to_datetime(text, format=format, errors="raise", utc=True)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedkin.errors import FedkinError
-from fedkin.federation.columns import as_text, date_formats, is_number
+from fedkin.federation.columns import as_text, date_formats, is_number, pointed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +33,15 @@ def quoted(values: Sequence[str], most: int = 3) -> str:
     return ", ".join(map(repr, values[:most])) + (", …" if len(values) > most else "")
 
 
+def no_cells(values: pd.Series) -> str | None:
+    """Why what stands in a column is nothing that a table can hold; None if it is."""
+    if values.dtype.kind == "m":
+        return f"column {values.name!r} holds durations; make numbers of them (.dt.total_seconds()) or drop it"
+    if values.dtype != object or not any(isinstance(cell, list | dict | set | tuple | np.ndarray) for cell in values):
+        return None
+    return f"column {values.name!r} holds lists; make a column of each entry, or drop it (--drop {_quoted(str(values.name))})"
+
+
 def fault_of(values: pd.Series, complete: bool, dated: bool, max_categories: int) -> str | None:
     """Why a cleaned column cannot be used, and what to do; None if it can. `complete`: missing cells are refused."""
     name = str(values.name)
@@ -41,7 +50,7 @@ def fault_of(values: pd.Series, complete: bool, dated: bool, max_categories: int
         return f'column {name!r} has {absent} missing values; fill them in, or use missing="impute"'
     if dated:
         return _no_dates(values)
-    if values.dtype.kind in "mM":
+    if values.dtype.kind == "M":
         return (
             f"column {name!r} holds dates; read it as such (--date {_quoted(name)}) or drop it (--drop {_quoted(name)})"
         )
@@ -82,13 +91,20 @@ def _instead(values: pd.Series) -> str:
     if len(wrong) < MOSTLY * len(known):
         cells = wrong.astype(str).unique()
         return f"{len(wrong)} cells are no numbers: {quoted(list(cells))}; if they mean missing: --missing {_quoted(cells[0])}"
-    if pd.to_numeric(known.astype(str).str.replace(",", "."), errors="coerce").notna().all():
-        return "its numbers have a decimal comma; write a point"
+    if has_decimal_commas(known):
+        return "its numbers have a decimal comma: --decimal ,"
     if date_formats(values):
         return f"they are dates: --date {name}"
     if known.is_unique:
         return f"one in every row, an identifier: --id {name} or --drop {name}"
     return f"drop it (--drop {name}) or raise max_categories"
+
+
+def has_decimal_commas(known: pd.Series) -> bool:
+    """Whether cells are numbers as soon as commas are points."""
+    import pandas as pd
+
+    return bool(pd.to_numeric(pointed(known, ","), errors="coerce").notna().all())
 
 
 def _quoted(text: str) -> str:

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedkin.errors import FedkinError
-from fedkin.federation.columns import is_number
-from fedkin.federation.faults import quoted
+from fedkin.federation.columns import has_leading_zeros, is_number
+from fedkin.federation.faults import has_decimal_commas, quoted
 from fedkin.federation.federation import Federation
 from fedkin.task.task import RARE
 
 if TYPE_CHECKING:
     import pandas as pd
 
+FEW_NUMBERS = 5
+"""A column with more different numbers than texts, and with more than so many, was meant to hold numbers."""
 FEW_VALUES = 20
 """So many different whole numbers may be classes."""
+FAR_TARGET, FAR_INPUT = 30, 1000
+"""Beyond these numbers of a user's own arrays are remarked on."""
 SENTINELS = (-99999, -9999, -999, -99, -9, 99, 999, 9999, 99999)
 
 
@@ -59,6 +63,8 @@ def _of_input(name: str, known: pd.Series) -> Iterator[str]:
         yield f"column {name!r} is constant in all training rows and says nothing; --drop it"
     elif distinct == len(known) > FEW_VALUES and known.dtype.kind != "f":
         yield f"column {name!r} differs in every training row: an identifier? --id or --drop it"
+    if known.dtype.kind not in "mMb" and not is_number(known):
+        yield from _of_texts(name, known.astype(str))
     if is_number(known):
         numbers = known.to_numpy(dtype=float)
         for value in map(int, np.intersect1d(numbers, SENTINELS)):
@@ -68,6 +74,30 @@ def _of_input(name: str, known: pd.Series) -> Iterator[str]:
                     f"column {name!r}: {value} occurs {int((known == value).sum())} times and makes its deviation "
                     f"{known.std(ddof=0):.3g} instead of {rest:.3g}; if it means missing: --missing {value}"
                 )
+
+
+def _of_texts(name: str, known: pd.Series) -> Iterator[str]:
+    """Numbers that were taken for texts, and texts that differ in case alone."""
+    import pandas as pd
+
+    texts = sorted(known.unique())
+    numbers = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").notna()
+    wrong = [text for text, number in zip(texts, numbers) if not number]
+    if wrong and has_decimal_commas(known):
+        yield f"column {name!r}: its numbers have a decimal comma and are taken for {len(texts)} categories; --decimal ,"
+    elif len(wrong) and numbers.sum() > max(FEW_NUMBERS, len(wrong)) and not has_leading_zeros(known):
+        yield (
+            f"column {name!r} holds numbers but for {quoted(wrong)}, and is taken for {len(texts)} categories; if that "
+            f"means missing: --missing {quoted(wrong[:1])}"
+        )
+    yield from _alike(f"column {name!r}", texts)
+
+
+def _alike(where: str, texts: Sequence[str]) -> Iterator[str]:
+    for folded in dict.fromkeys(map(str.casefold, texts)):
+        same = [text for text in texts if text.casefold() == folded]
+        if len(same) > 1:
+            yield f"{where}: {quoted(same)} differ in case only, and each counts for itself; write them alike"
 
 
 def _inflates(numbers: np.ndarray, value: float) -> bool:
@@ -91,8 +121,29 @@ def of_clients(federation: Federation, target: str) -> list[str]:
             f"target {target!r}: {100 * share.min():.1f} % of training rows are {rare!r}; always saying "
             f"{classes[int(share.argmax())]!r} is right in {100 * share.max():.1f} %, so judge by AUROC, not by accuracy"
         )
+    notes += _alike(f"target {target!r}", sorted(label for label in classes if isinstance(label, str)))
     single = [name for name, held in zip(federation.names, (counts > 0).sum(axis=1)) if held == 1]
     if single:
         some = f"{len(single)} of {len(federation)} clients have" if len(single) > 1 else "one client has"
         notes.append(f"target {target!r}: {some} training rows of one class only: {quoted(single)}")
     return notes
+
+
+def of_numbers(federation: Federation) -> list[str]:
+    """Arrays taken as they are, whose numbers are so far from 0 and 1 that usual learning rates do not fit them."""
+    said, stored, y = [], federation.train.stored, federation.train.y
+    numbers = federation.task.estimator == "regressor" and federation.task.link == "identity"  # not counts
+    if numbers and federation.task.scale is None and y.dtype.kind == "f" and len(y):
+        centre, spread = float(y.mean()), float(y.std())
+        if max(abs(centre), spread) > FAR_TARGET:
+            said.append(
+                f"targets have mean {centre:.4g} and standard deviation {spread:.4g}, which networks hardly reach: standardise them "
+                "(Federation.from_frame does, and answers in their own units)"
+            )
+    if isinstance(stored, np.ndarray) and stored.dtype.kind == "f" and stored.ndim == 2 and stored.size:
+        largest = max(float(stored.max()), -float(stored.min()))
+        if largest > FAR_INPUT:
+            said.append(
+                f"inputs reach {largest:.4g}, where training may diverge: standardise them (Federation.from_frame does)"
+            )
+    return said

@@ -14,8 +14,8 @@ import numpy as np
 
 from fedkin.errors import FedkinError, unknown
 from fedkin.federation import notices
-from fedkin.federation.columns import DATE_PARTS, InputColumn, as_text, cleaned, date_formats
-from fedkin.federation.faults import fault_of, quoted, refuse_all
+from fedkin.federation.columns import DATE_PARTS, InputColumn, as_text, cleaned, date_formats, trimmed
+from fedkin.federation.faults import fault_of, no_cells, quoted, refuse_all
 from fedkin.federation.federation import About, Federation, retold
 from fedkin.federation.split import Holdout
 from fedkin.task import Kind, Scale
@@ -39,6 +39,7 @@ def from_table(
     id: str | None = None,
     date: ColumnNames = (),
     missing_values: Any = (),
+    decimal: str = ".",
     max_categories: int = 100,
     test_fraction: float = 0.25,
     validation_fraction: float = 0.0,
@@ -52,7 +53,8 @@ def from_table(
     Numeric columns are standardised (mean 0, deviation 1 over training rows), text and boolean columns become one input
     per category seen in training. `date` names columns that hold dates; each becomes year, month, weekday and days since.
     Missing numbers take the training median, missing texts are a category of their own; with missing="error" they are
-    refused. `missing_values` are cells that stand for missing ones (-999). `drop` leaves columns out, `keep` leaves out all
+    refused. `missing_values` are cells that stand for missing ones (-999), `decimal` is what stands before the decimals of
+    numbers written as text. `drop` leaves columns out, `keep` leaves out all
     others; `id` names a column that tells rows apart and is no input.
     Numbers as targets are standardised, too; errors and predictions are told in the target's own units (`task.scale`).
     What a reader should know of the table is in `federation.notes`. `public` (inputs as prepared) and `about` are those of
@@ -78,18 +80,25 @@ def from_table(
     sentinels = tuple(str(value) for value in as_list(missing_values))
     apart = [name for names in chosen.values() for name in names]
     wanted = [c for c in frame.columns if c not in [*apart, *drop] and (kept is None or c in kept)]
-    clients, answers = cleaned(frame[client]), cleaned(frame[target], sentinels)
+    if not isinstance(decimal, str) or len(decimal) != 1 or decimal.isalnum():
+        raise FedkinError(f"decimal is {decimal!r}; it must be one mark, such as ','")
+    refuse_all(fault for name in (client, target, *wanted) if (fault := no_cells(frame[name])))
+    clients, answers = trimmed(frame[client]), cleaned(frame[target], sentinels, decimal)
     refuse_all(
         [f"{role} column {c!r} has {n} empty cells; drop these rows or fill them in"
          for role, c, values in (("client", client, clients), ("target", target, answers))
          if (n := int(values.isna().sum()))]
     )  # fmt: skip
-    inputs = {name: cleaned(frame[name], sentinels) for name in wanted}
+    inputs = {n: (trimmed(frame[n], sentinels) if n in date else cleaned(frame[n], sentinels, decimal)) for n in wanted}
     refuse_all(
         fault
         for name, values in inputs.items()
         if (fault := fault_of(values, missing == "error", name in date, max_categories))
     )
+    if classes is None and len(set(as_text(answers))) == 1:
+        raise FedkinError(
+            f"target column {target!r} holds {as_text(answers)[0]!r} in every row; there is nothing to predict"
+        )
     kind, targets, notes = notices.target_kind(answers, target, task)
     labels = np.unique(targets.astype(str), return_inverse=True)[1] if kind == "classification" else None
     holdout = Holdout(test_fraction, validation_fraction, seed)
@@ -98,7 +107,7 @@ def from_table(
         index = holdout.indices(name, len(own), None if labels is None else labels[own])
         rows[name] = {part: np.asarray(own)[index[part]] for part in index}
     training = np.sort(np.concatenate([own["train"] for own in rows.values()]))
-    columns, said = _fit(inputs, training, standardise, date, sentinels)
+    columns, said = _fit(inputs, training, standardise, date, {"sentinels": sentinels, "decimal": decimal})
     x = np.concatenate([column.encode(inputs[column.name]) for column in columns], axis=1)
     scale = Scale.fit(targets[training]) if kind == "regression" and standardise else None
     targets = targets if scale is None else scale.shrink(targets)
@@ -122,6 +131,7 @@ def tidy(frame: Any) -> pd.DataFrame:
     import pandas as pd
 
     if not isinstance(frame, pd.DataFrame):
+        frame = frame.collect() if hasattr(frame, "collect") else frame  # polars' lazy frames
         if not hasattr(frame, "to_pandas"):
             raise FedkinError(f"the table is a {type(frame).__name__}; give a pandas or polars data frame")
         try:
@@ -164,7 +174,7 @@ def _fit(
     training: np.ndarray,
     standardise: bool,
     dates: Sequence[str],
-    sentinels: Sequence[str],
+    written: Mapping[str, Any],
 ) -> tuple[list[InputColumn], list[str]]:
     """Fit every column on the training rows, and say what was missing or new."""
     columns: list[InputColumn] = []
@@ -174,7 +184,7 @@ def _fit(
         if train.isna().all():
             notes.append(f"column {name!r} is empty in all training rows and is left out")
             continue
-        kind: dict[str, Any] = {"sentinels": tuple(sentinels)}
+        kind: dict[str, Any] = dict(written)
         if name in dates:
             formats = date_formats(values)
             kind["format"] = formats[0] if formats else None

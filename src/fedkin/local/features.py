@@ -65,8 +65,6 @@ class Taps:
             self.heads.put(head_gradient(self.cut, loss_of(shard.task)))
 
 
-STACKED = ("linear", "vmap")
-"""Kernels of models that vmap can stack."""
 HeadGradient = Callable[..., tuple[Tensor, Tensor]]
 
 
@@ -94,7 +92,7 @@ def split_gradient(
     def work(chosen: np.ndarray) -> None:
         gradient = tap.heads.get()
         try:
-            if shard.choice.name in STACKED:
+            if shard.choice.stacks:
                 slopes[:], losses[:] = vmap(gradient)(guides, tensors, *exam)
                 return
             for k in chosen:
@@ -104,7 +102,7 @@ def split_gradient(
             tap.heads.put(gradient)
 
     everyone = np.arange(len(guides))
-    parts = 1 if shard.choice.name in STACKED else min(shard.workers, len(ids))
+    parts = 1 if shard.choice.stacks else min(shard.workers, len(ids))
     shard.each(work, np.array_split(everyone, parts))
     return slopes, losses
 

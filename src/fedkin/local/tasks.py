@@ -20,6 +20,7 @@ from torch import Tensor
 from fedkin.errors import unknown
 from fedkin.graphs.statistics import moments, noisy_moments
 from fedkin.local import ahead
+from fedkin.local.curves import row_curves
 from fedkin.local.mail import Mail
 from fedkin.local.private import Account
 from fedkin.local.sgd import Sgd
@@ -28,6 +29,7 @@ from fedkin.local.steady import halved, steadily
 from fedkin.local.terms import Pull, Shift, Term
 from fedkin.local.training import Chunk, evaluate_rows, train_chunks
 from fedkin.privacy.noise import spend
+from fedkin.task.curves import ASK_CURVES
 
 
 @dataclass(frozen=True)
@@ -151,11 +153,13 @@ def narrowed(shard: Shard, request: Request, values: Tensor) -> Tensor:
 
 
 def _evaluated(shard: Shard, ids: np.ndarray, rows: Tensor, parts: list[str]) -> dict[str, Tensor]:
-    return {
+    found = {
         f"{part}_{name}": values
         for part in parts
+        if part != ASK_CURVES
         for name, values in evaluate_rows(shard, ids, rows, part).items()  # type: ignore[arg-type]
     }
+    return found | (row_curves(shard, ids, rows) if ASK_CURVES in parts else {})
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,7 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
       private    names of the tensors that never leave the client by the method;
       home       names of those that never leave it by the run's options;
       commit     False: leave the client's private state as it was (the run looks ahead to evaluate *post*);
-      evaluate   parts ("validation", "test") to evaluate the client's model on after training;
+      evaluate   parts ("validation", "test") to evaluate the client's model on after training, and "curves";
       disclose   True: give back the client's whole model as "model" (to save it where it was asked for), its "counters", and
                  how often it halved its rate (see `fedkin.local.steady`).
     What the function trains must not depend on the last three (`ahead.ASIDE`).
@@ -205,9 +209,8 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
                 trained = steadily(function, shard, request, rows, counters)
             else:
                 trained, counters = known
-            n = shard.spec.layout.n_parameters
-            way = trained.rows - (rows if trained.start is None else trained.start)
-            reply = {"loss": trained.loss, "moved": way[:, :n].norm(dim=1).double(), **trained.extra}
+            start, n = rows if trained.start is None else trained.start, shard.spec.layout.n_parameters
+            reply = {"loss": trained.loss, "moved": distances(trained.rows, start, n), **trained.extra}
             if shared.get("sgd", {}).get("privacy"):
                 reply |= _account(shard, request)
             model = trained.rows if trained.personal is None else trained.personal
@@ -241,6 +244,12 @@ def _account(shard: Shard, request: Request) -> dict[str, Tensor]:
         return {}
     loss = torch.zeros(len(request.ids), dtype=shard.spec.dtype)
     return {"loss": loss, **Account(shard, request.ids, request.sgd, privacy).told()}
+
+
+def distances(here: Tensor, there: Tensor, n: int) -> Tensor:
+    """How far the first n columns of rows (k, B) lie apart, (k,); a few rows at a time, whose differences stay in the cache."""
+    some = max(1, 2**18 // max(1, n))
+    return torch.cat([(a[:, :n] - b[:, :n]).norm(dim=1).double() for a, b in zip(here.split(some), there.split(some))])
 
 
 def _finite(*values: Tensor) -> np.ndarray:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.compute.memory import copied
 from fedkin.compute.steps import Rule
 from fedkin.local.batches import Batch, Plan, count_steps, plan_batches
 from fedkin.local.forecasts import forecast_errors, forecast_names
@@ -150,7 +151,7 @@ def train_chunks(
     Batches depend on (seed, purpose, round, client name) only. `counters` (k, C) are updated in place. A method that
     trains two models on the same batches gives each a `label`: what step rules remember is kept under it.
     """
-    rows = rows.clone(memory_format=torch.contiguous_format)
+    rows = copied(rows)
     losses = rows.new_zeros(len(rows))
     keys, sizes, offsets = shard.keys[ids], shard.train.sizes[ids], shard.train.offsets[ids]
     words = shard.streams.words(purpose, round, keys)
@@ -257,6 +258,37 @@ def slabs(index: Tensor, samples: Samples) -> Sequence[Tensor]:
     return index.split(max(1, PART // max(1, index.shape[0] * samples.numbers)), dim=1)
 
 
+LookAtOutputs = Callable[[np.ndarray, Tensor, Tensor, Tensor], None]
+"""Told of some clients, by their places (k,) among those asked: outputs (k, n, …), targets (k, n, …), which samples are real (k, n)."""
+
+
+def on_own_samples(
+    shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, look: LookAtOutputs, limit: int = 2**22
+) -> None:
+    """Each client's model, `rows` (k, B), on its own samples, many clients at once; those of a group are padded to the longest."""
+    samples: Samples = getattr(shard, part)
+    sizes = samples.sizes[ids]
+
+    def work(chosen: np.ndarray) -> None:
+        longest = int(sizes[chosen].max())
+        if longest == 0:
+            return
+        place = np.minimum(np.arange(longest)[None, :], np.maximum(sizes[chosen] - 1, 0)[:, None])
+        first = np.minimum(samples.offsets[ids[chosen]], samples.count - 1)  # the last clients may have no sample
+        index = torch.as_tensor(first[:, None] + place)
+        real = torch.as_tensor(np.arange(longest)[None, :] < sizes[chosen][:, None])
+        own = rows[torch.as_tensor(chosen)]
+        with shard.kernel() as kernel, torch.no_grad():
+            outputs = torch.cat([kernel.outputs(own, samples.inputs(some)) for some in slabs(index, samples)], 1)
+        look(chosen, outputs, samples.y[index], real)
+
+    with shard.kernel() as kernel:
+        per_client = max(1, int(sizes.max(initial=1)) * max(1, samples.numbers))
+        size = max(1, min(kernel.chunk, limit // per_client))
+    if samples.count:
+        shard.each(work, shard.chunks(ids, sizes, size))
+
+
 def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int = 2**22) -> dict[str, Tensor]:
     """Mean loss and the task's metrics of each client's model on its own samples.
 
@@ -264,8 +296,7 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
     client without samples has zeros and count 0, and so has a metric without a value (`valued`). Of classes also `distinct_count`: how many its
     model predicts at all.
     """
-    samples: Samples = getattr(shard, part)
-    sizes, forecast = samples.sizes[ids], shard.task.forecast
+    sizes, forecast = getattr(shard, part).sizes[ids], shard.task.forecast
     names = ("loss", *shard.task.metric_keys, *forecast_names(shard.task))
     loss_per_sample = loss_of(shard.task)
     answer = {name: torch.zeros(len(ids), dtype=torch.float64) for name in names}
@@ -273,18 +304,8 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
     if shard.task.classes:
         answer["distinct_count"] = torch.zeros(len(ids), dtype=torch.float64)
 
-    def work(chosen: np.ndarray) -> None:
-        longest = int(sizes[chosen].max())
-        if longest == 0:
-            return
+    def judge(chosen: np.ndarray, outputs: Tensor, targets: Tensor, real: Tensor) -> None:
         pick = torch.as_tensor(chosen)
-        place = np.minimum(np.arange(longest)[None, :], np.maximum(sizes[chosen] - 1, 0)[:, None])
-        first = np.minimum(samples.offsets[ids[chosen]], samples.count - 1)  # the last clients may have no sample
-        index = torch.as_tensor(first[:, None] + place)
-        real = torch.as_tensor(np.arange(longest)[None, :] < sizes[chosen][:, None])
-        with shard.kernel() as kernel, torch.no_grad():
-            outputs = torch.cat([kernel.outputs(rows[pick], samples.inputs(some)) for some in slabs(index, samples)], 1)
-        targets = samples.y[index]
         stacked = outputs.flatten(0, 1), targets.flatten(0, 1)
         means = {"loss": loss_per_sample(*stacked), **per_sample(shard.task, *stacked)}
         for name, value in means.items():
@@ -302,8 +323,5 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
         for name, value in ({} if forecast is None else forecast_errors(forecast, outputs, targets, real)).items():
             answer[name][pick] = value.double()
 
-    per_client = max(1, int(sizes.max(initial=1)) * max(1, samples.numbers))
-    size = max(1, min(shard.together, limit // per_client))
-    if samples.count:
-        shard.each(work, shard.chunks(ids, sizes, size))
+    on_own_samples(shard, ids, rows, part, judge, limit)
     return {**answer, "count": torch.as_tensor(sizes.copy())}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -27,8 +29,13 @@ def losses_of(shard: Shard, samples: Samples, k: int, rows: Tensor) -> Tensor:
     """The loss of each of M rows on each of the n samples of client k, (M, n), float64."""
     outputs, y = outputs_of(shard, samples, k, rows)
     repeated = y.expand(len(rows), *y.shape).flatten(0, 1)
-    loss = loss_of(shard.task)(outputs.flatten(0, 1), repeated).double().view(len(rows), len(y))
-    return loss.clamp(max=CAP) if shard.task.classes else loss
+    return capped_loss(shard)(outputs.flatten(0, 1), repeated).double().view(len(rows), len(y))
+
+
+def capped_loss(shard: Shard) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss of every sample, (n,), cross entropy at most `CAP`."""
+    loss = loss_of(shard.task)
+    return (lambda outputs, targets: loss(outputs, targets).clamp(max=CAP)) if shard.task.classes else loss
 
 
 @client_task("transfer")

@@ -56,6 +56,10 @@ def lora(
     >>> [(name, tuple(p.shape)) for name, p in net.named_parameters() if p.requires_grad]
     [('0.lora_A', (2, 20)), ('0.lora_B', (10, 2))]
     """
+    if not callable(factory):
+        raise FedkinError(
+            f"lora: {factory!r} has no weights to adapt; give a trained module, or a function that makes one"
+        )
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
         raise FedkinError(f"lora: rank = {rank!r} is not allowed: it must be a whole number of at least 1")
     wanted, more = ([given] if isinstance(given, str) else list(given) for given in (targets, train))

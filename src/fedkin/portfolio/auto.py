@@ -194,6 +194,7 @@ def combined(
             },
             {
                 "title": "auto",
+                "rate_chosen": training.get("lr") is None,
                 "pooled": dict(zip(members, prior.pooled.tolist())),
                 "temperatures": dict(zip(members, prior.temperatures.tolist())),
                 "mean_gain": prior.gain,

@@ -13,7 +13,8 @@ from torch import Tensor
 from fedkin.errors import Forgot
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
-from fedkin.local.transfer import losses_of, outputs_of
+from fedkin.local.training import on_own_samples
+from fedkin.local.transfer import capped_loss
 
 SAY, FORGET, COUNT, SLOPES, ERRORS, GAINS = (
     f"{__name__}:{task}" for task in ("say", "forget training", "count", "slopes", "errors", "gains")
@@ -108,7 +109,7 @@ def say_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     grid, else the sums of squared errors; "fit" (k,), the mean loss on the client's training samples; and "sound" (k,):
     whether all is finite and the fit within the limit.
     """
-    models, sizes = request.per_client["models"], shard.validation.sizes[request.ids]
+    models = request.per_client["models"]
     classes, grid = shard.task.mixes_chances, request.shared["grid"]
     longest = max(1, int(shard.validation.sizes.max(initial=0)))
     tail = (shard.task.outputs,) if classes else shard.task.output_shape or (1,)
@@ -118,17 +119,25 @@ def say_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     sound = torch.isfinite(models).all(dim=1)
     fit = torch.full((len(sound),), NO_FIT, dtype=torch.float64)
 
-    def work(place: int) -> None:
-        k, n = int(request.ids[place]), int(sizes[place])
-        if bool(sound[place]):
-            own = losses_of(shard, shard.train, k, models[place : place + 1]).mean().nan_to_num(nan=NO_FIT)
-            fit[place] = own.clamp(max=NO_FIT)
-            sound[place] = fit[place] <= request.per_client["limit"][place]
-        if n and bool(sound[place]):
-            said[k, :n] = outputs_of(shard, shard.validation, k, models[place : place + 1])[0][0].view(n, *tail)
-            sound[place] = bool(torch.isfinite(said[k, :n]).all())
+    loss = capped_loss(shard)
 
-    shard.each(work, list(range(len(request.ids))))
+    def fits(chosen: np.ndarray, outputs: Tensor, targets: Tensor, real: Tensor) -> None:
+        losses = loss(outputs.flatten(0, 1), targets.flatten(0, 1)).double().view(real.shape)
+        own = (losses * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+        fit[finite[chosen]] = own.nan_to_num(nan=NO_FIT).clamp(max=NO_FIT)
+
+    def speaks(chosen: np.ndarray, outputs: Tensor, targets: Tensor, real: Tensor) -> None:
+        places = torch.from_numpy(well_fitted[chosen])
+        there = real.view(*real.shape, *[1] * len(tail))
+        padded = torch.where(there, outputs.view(*real.shape, *tail), 0.0)
+        said[request.ids[well_fitted[chosen]], : real.shape[1]] = padded
+        sound[places] = torch.isfinite(padded).flatten(1).all(dim=1)
+
+    finite = np.flatnonzero(sound.numpy())
+    on_own_samples(shard, request.ids[finite], models[torch.from_numpy(finite)], "train", fits)
+    sound &= fit <= request.per_client["limit"]
+    well_fitted = np.flatnonzero(sound.numpy())
+    on_own_samples(shard, request.ids[well_fitted], models[torch.from_numpy(well_fitted)], "validation", speaks)
     well[request.ids, 0] = sound.to(well.dtype)
     found = _padded(shard, request.ids, [request.shared["member"]])
     told = torch.zeros((len(request.ids), len(grid)), dtype=torch.float64)

@@ -47,7 +47,11 @@ def grown(result: Result, joined: Result) -> Result:
             **parts.tensors(),
             **dict(zip(("kin_peers", "kin_weights"), map(torch.from_numpy, peers_of(kin)))),
             "start_fedavg": result.extras["start_fedavg"],
-            "start_kin": torch.cat([result.extras["start_kin"], joined.extras["start_kin"]]),
+            **{
+                name: torch.cat([result.extras[name], joined.extras[name]])
+                for name in ("start_kin", "roc", "calibration", "alone_roc", "alone_calibration")
+                if name in result.extras and name in joined.extras
+            },
         },
         label_counts=_counts(result, joined),
         notes=tuple(dict.fromkeys((*result.notes, *joined.notes))),

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
+from fedkin.task.curves import ASK_CURVES, no_curves, points_of, tells_curves
 from fedkin.task.judging import valued
 from fedkin.task.losses import loss_of
 
@@ -32,8 +33,13 @@ def combined_outputs(shard: Shard, request: Request, place: int, x: Tensor) -> T
 
 @client_task("judge")
 def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
-    """Test metrics of combined models: per_client "models" (k, P, B), "weights" and "temperatures" (k, P); weight 0: none."""
+    """Test metrics of combined models: per_client "models" (k, P, B), "weights" and "temperatures" (k, P); weight 0: none.
+
+    shared "curves": their curves as well (see `local/curves.py`).
+    """
     found: dict[str, Tensor] = {}
+    wanted = bool(request.shared.get(ASK_CURVES)) and tells_curves(shard.task)
+    curves = no_curves(len(request.ids)) if wanted else {}
     sizes = shard.test.sizes[request.ids]
 
     def work(place: int) -> None:
@@ -45,8 +51,11 @@ def judge_task(shard: Shard, request: Request) -> dict[str, Tensor]:
         told |= valued(shard.task, shard.task.judge(found_outputs, y), len(y))
         if shard.task.classes:
             told["distinct_count"] = len(torch.unique(found_outputs.argmax(dim=1)))
+        for name, points in points_of(shard.task, found_outputs, y).items() if curves else ():
+            curves[name][place] = points
         for name, value in told.items():
             found.setdefault(name, torch.zeros(len(sizes), dtype=torch.float64))[place] = value
 
     shard.each(work, list(range(len(sizes))))
-    return {**{f"test_{name}": value for name, value in found.items()}, "test_count": torch.from_numpy(sizes.copy())}
+    numbers = {f"test_{name}": value for name, value in found.items()}
+    return {**numbers, **curves, "test_count": torch.from_numpy(sizes.copy())}

@@ -20,8 +20,9 @@ def read_newcomers(
     `client` and `target` name columns; by default those of the run's own table.
     """
     from fedkin.data.tabular import read_table
+    from fedkin.federation.columns import cleaned, trimmed
     from fedkin.federation.notices import target_kind
-    from fedkin.federation.table import tidy
+    from fedkin.federation.table import groups, tidy
     from fedkin.result.predict import inputs_of
 
     source = result.config["data"]
@@ -33,12 +34,14 @@ def read_newcomers(
     for column in (client, target):
         if column not in frame.columns:
             raise unknown(f"column in {path}", column, list(frame.columns))
-    if frame[[client, target]].isna().any(axis=None):
+    names = trimmed(frame[client])
+    answers = cleaned(frame[target], tuple(map(str, source.get("missing_values", ()))), source.get("decimal", "."))
+    if names.isna().any() or answers.isna().any():
         raise FedkinError(f"{path}: a row has no {client} or no {target}; fill it in or drop the row")
     x = inputs_of(result, frame.drop(columns=[client, target]) if not result.facts.get("inputs") else frame)
-    y = frame[target].to_numpy()
+    y = answers.to_numpy()
     if result.task.classes:
-        y = target_kind(frame[target], target, "classification")[1]
+        y = target_kind(answers, target, "classification")[1]
         codes = {str(label): label for label in result.task.classes}
         strange = [value for value in y if str(value) not in codes]
         if strange:
@@ -47,8 +50,9 @@ def read_newcomers(
         y = np.array(y.tolist())
     scale = result.task.scale
     y = y if scale is None else scale.shrink(y)
-    names = frame[client].astype(str).str.strip().to_numpy()
-    clients = {name: (x[names == name], y[names == name]) for name in dict.fromkeys(names)}
+    clients = {name: (x[own], y[own]) for name, own in groups(names).items()}
     classes = list(result.task.classes) if result.task.classes else None
     made = Federation.from_arrays(clients, task=result.task.kind, classes=classes, test_fraction=test_fraction)
-    return made if scale is None else replace(made, task=replace(result.task, loss=made.task.loss))
+    made = made if scale is None else replace(made, task=replace(result.task, loss=made.task.loss))
+    of = {**source, "path": str(Path(path).resolve()), "client": client, "target": target}
+    return replace(made, inputs=tuple(result.facts.get("inputs") or ()), source=of)

@@ -24,7 +24,9 @@ from fedkin.roster import Roster
 from fedkin.run import Options
 from fedkin.run.deployed import per_client_metrics
 from fedkin.run.notices import notices, single_class
+from fedkin.run.outcome import curves_of
 from fedkin.run.recorded import config_of
+from fedkin.task.curves import ASK_CURVES, MOST_CLIENTS
 
 CAUTION = 0.0
 """A client keeps its own model where the estimated gain is below so many standard errors."""
@@ -68,7 +70,8 @@ def outcome(
         facts = {**facts, "distilled": before}
     sound = np.flatnonzero(torch.isfinite(alone).all(dim=1).numpy())
     rows = {"rows": alone[torch.from_numpy(sound)]}
-    told_alone = tested.ask("evaluate", sound, rows, {"parts": ["test"]}, bill=False)
+    tests = ["test", *([ASK_CURVES] if size <= MOST_CLIENTS else [])]
+    told_alone = tested.ask("evaluate", sound, rows, {"parts": tests}, bill=False)
     constant = single_class(roster, {"pre": judged, "post": judged}, np.zeros(size, dtype=bool))
     record = {"round": options.rounds, "participants": size, "log": {}, "pre": metrics, "post": metrics}
     spent = {"seconds": seconds, "evaluation_seconds": 0.0, "bytes": traffic.total(), "messages": traffic.messages}
@@ -84,7 +87,7 @@ def outcome(
         metrics={"pre": metrics, "post": metrics, "deployed": metrics},
         history=history,
         config={**settings, "algorithm": dict(algorithm)},
-        extras={**parts.tensors(), **extras},
+        extras={**parts.tensors(), **curves_of(judged, size), **curves_of(told_alone, size, "alone_"), **extras},
         label_counts=roster.label_counts,
         notes=(*roster.notes, *notices(roster, history, (), constant)),
         facts={
@@ -149,7 +152,8 @@ def combinations(parts: Parts) -> Iterator[tuple[np.ndarray, dict[str, Tensor]]]
 
 def judge(clients: Clients, parts: Parts) -> Replies:
     """Test metrics of the combined models: each client gets the networks of its own model alone."""
-    return joined([clients.ask(JUDGE, some, asked, bill=False) for some, asked in combinations(parts)])
+    told = {ASK_CURVES: len(parts.offsets) - 1 <= MOST_CLIENTS}
+    return joined([clients.ask(JUDGE, some, asked, told, bill=False) for some, asked in combinations(parts)])
 
 
 def distilled(clients: Clients, parts: Parts, sgd: Sgd, rounds: int) -> Parts:

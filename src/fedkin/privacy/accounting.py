@@ -22,6 +22,8 @@ from fedkin.errors import FedkinError
 
 ORDERS = np.array([1.5, 2, 2.5, 3, 3.5, *range(4, 33), 36, 40, 48, 64, 96, 128, 256, 512])
 """Orders α at which costs are kept; ε is the best over all of them."""
+SAFE = 1 + 1e-5
+"""By how much a noise that was found by iteration is made larger."""
 WHOLE = ORDERS[np.floor(ORDERS) == ORDERS]
 """Those at which the divergence is a finite sum."""
 
@@ -92,14 +94,15 @@ def noise_for(epsilon: float, delta: float, rate: float, steps: int) -> float:
         raise FedkinError(f"epsilon = {epsilon:g} is out of reach in {steps:,} steps; take fewer, or a larger epsilon")
     if excess(low) <= 0:
         return math.exp(low)
-    found = brentq(excess, low, high, xtol=1e-6)
-    if epsilon_of(cost_of_steps(rate, math.exp(found), steps), delta) < 0.99 * epsilon:  # orders between 1 and 2 matter
+    chosen = math.exp(brentq(excess, low, high, xtol=1e-6)) * SAFE
+    if epsilon_of(cost_of_steps(rate, chosen, steps), delta) < 0.99 * epsilon:  # orders between 1 and 2 matter
 
         def exact(log_noise: float) -> float:
             return math.log(epsilon_of(cost_of_steps(rate, math.exp(log_noise), steps), delta) / epsilon)
 
-        found = brentq(exact, found - 1, found, xtol=1e-4) + 2e-4
-    return math.exp(found) * (1 + 1e-5)
+        most = math.log(chosen)
+        chosen = math.exp(brentq(exact, most - 1, most, xtol=1e-4) + 2e-4) * SAFE
+    return chosen
 
 
 def _whole_orders(rate: float, noise: float) -> np.ndarray:

@@ -8,8 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedkin.result.contenders import Contender, all_gains, client_gains, find_alone, interval
+from fedkin.result.contenders import Contender, all_gains, client_gains, find_alone, interval, tied
 from fedkin.result.summary import gains
+from fedkin.result.verdict import in_words, who_helps
 from fedkin.task.metrics import Metric
 
 Verdict = Literal["pays", "unclear", "costs", "unknown"]
@@ -80,15 +81,20 @@ def verdict_on(methods: Sequence[Contender]) -> Headline:
             ("The run of Local training is on other data, so gains cannot be computed.",),
             "unknown",
         )
-    return _judged(winner, alone, differences, len(together))
+    return _judged(winner, alone, differences, together)
 
 
-def _judged(winner: Contender, alone: Contender, differences: np.ndarray, candidates: int) -> Headline:
-    metric, names = winner.first.task.headline_metric, winner.first.names
+def level_with(winner: Contender, together: Sequence[Contender]) -> list[Contender]:
+    """The other ways of working together that cannot be told from the best one here."""
+    return tied(winner, [other for other in together if other is not winner])
+
+
+def _judged(winner: Contender, alone: Contender, differences: np.ndarray, together: Sequence[Contender]) -> Headline:
+    metric, names, candidates = winner.first.task.headline_metric, winner.first.names, len(together)
     mean, low, high = interval(differences, candidates)
     counts = gains(differences, np.zeros_like(differences))
     verdict: Verdict = "pays" if low > 0 else "costs" if high < 0 else "unclear"
-    tally = f"{counts['gained']} of {sum(counts.values())} clients gain, {counts['lost']} lose"
+    tally = f"{counts['gained']} of {sum(counts.values())} clients gain, {counts['lost']} {'loses' if counts['lost'] == 1 else 'lose'}"
     title = {
         "pays": f"Working together pays here: {tally}",
         "costs": f"Working together does not pay here: {tally}",
@@ -106,6 +112,13 @@ def _judged(winner: Contender, alone: Contender, differences: np.ndarray, candid
             f"{sum(counts.values())}."
         )
     sentences += _ends(client_gains(winner, alone), names, metric)
+    sentences += [told for told in (who_helps(method.first) for method in (winner, *together)) if told][:1]
+    if level := level_with(winner, together):
+        what = in_words([other.label for other in level], 5)
+        sentences.append(
+            f"{what} {'ties' if len(level) == 1 else 'tie'} with {winner.label}: over these clients the difference to "
+            f"{'it' if len(level) == 1 else 'each'} may be chance."
+        )
     if candidates > 1:
         sentences.append(
             f"{winner.label} is the best of {candidates} methods on the test samples it is judged by: expect a little "

@@ -17,7 +17,7 @@ import numpy as np
 import tomli_w
 
 from fedkin.files import write_atomic
-from fedkin.reports.headline import best, collaborations, verdict_on
+from fedkin.reports.headline import best, collaborations, level_with, verdict_on
 from fedkin.reports.payload import page_data
 from fedkin.reports.spending import privacy_section
 from fedkin.reports.together import section, with_alone
@@ -27,7 +27,17 @@ from fedkin.result.contenders import Contender, Standing, find_alone, group, lin
 from fedkin.result.summary import coverage
 from fedkin.task.metrics import Metric
 
-SCRIPTS = ("core.js", "table.js", "curves.js", "network.js", "heatmap.js", "clients.js", "spectrum.js", "main.js")
+SCRIPTS = (
+    "core.js",
+    "table.js",
+    "curves.js",
+    "network.js",
+    "heatmap.js",
+    "clients.js",
+    "judged.js",
+    "spectrum.js",
+    "main.js",
+)
 
 
 def write_report(results: Sequence[Result], path: Path) -> Path:
@@ -76,7 +86,9 @@ def context(run: Result) -> str:
     """What was trained on what, in one line."""
     config = run.config
     data = config["data"]
-    parts = [str(data.get("name", "own data")), f"{len(run.names):,} clients"]
+    parts = [Path(data["path"]).name if "path" in data else str(data.get("name", "own data"))]
+    parts += [f"target {data['target']}"] if "target" in data else []
+    parts += [f"{len(run.names):,} clients"]
     if "partition" in data:
         parts.append(str(data["partition"]))
     parts += [f"{int(np.sum(run.sizes)):,} training samples", f"model {config['model']['name']}"]
@@ -127,7 +139,11 @@ def contenders_table(methods: Sequence[Contender]) -> str:
         f'<span class="arrow" aria-hidden="true"></span></button></th>'
         for key, name, hint in columns
     )
-    body = "".join(_row(k, entry, [key for key, _, _ in columns], metric) for k, entry in enumerate(lines))
+    together = collaborations(methods)
+    winner = best(together or methods)
+    level = {method.label for method in level_with(winner, together)} if len(together) > 1 else set()
+    keys = [key for key, _, _ in columns]
+    body = "".join(_row(k, entry, keys, metric, entry.label in level) for k, entry in enumerate(lines))
     return f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
 
 
@@ -142,12 +158,15 @@ def _values(entry: Standing) -> dict[str, Any]:
     return values | ({"gain": None, "gained": None} if entry.is_alone else {})
 
 
-def _row(k: int, entry: Standing, keys: list[str], metric: Metric) -> str:
+def _row(k: int, entry: Standing, keys: list[str], metric: Metric, ties: bool) -> str:
     cells, values = [], _values(entry)
     for key in keys:
         value: Any = values[key]
         if key == "label":
             runs = f" <small>{len(entry.seeds)} seeds</small>" if len(entry.seeds) > 1 else ""
+            runs += (
+                ' <small class="tie" title="cannot be told from the best on these clients">ties</small>' if ties else ""
+            )
             cells.append(
                 f'<th scope="row" data-value="{escape(value)}"><i class="dot" data-method="{k}"></i>{escape(value)}{runs}</th>'
             )
@@ -184,11 +203,11 @@ def notes(methods: Sequence[Contender]) -> str:
         entry = line(method, None)
         if missing := coverage(method.first.task.headline_metric.label, entry.valued, entry.clients):
             found.append(f"{method.label}: {missing}.")
-        if len(method.same_data) < len(method.runs):
-            found.append(
-                f"{method.label}: its seeds also split the data differently; client by client, only the "
-                f"{len(method.same_data)} on the data of the first are shown."
-            )
+    if drawn := [method for method in methods if len(method.same_data) < len(method.runs)]:
+        found.append(
+            f"{', '.join(method.label for method in drawn)}: the seeds also split the data differently; client by client, "
+            "only what is on the data of the first is shown."
+        )
     return "".join(f"<li>{escape(note)}</li>" for note in found)
 
 

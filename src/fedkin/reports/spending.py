@@ -50,7 +50,7 @@ def _told(run: Result) -> str:
 
 def _matrix(names: Sequence[str], exposure: np.ndarray) -> str:
     """ε_ij as a picture: row i is who learns, column j of whom."""
-    side, top = 14, float(exposure.max()) or 1.0
+    side, top, room = 14, float(exposure.max()) or 1.0, 6.6 * min(24, max(map(len, names))) + 8
     cells = "".join(
         f'<rect x="{side * j}" y="{side * i}" width="{side - 1}" height="{side - 1}" fill="currentColor" '
         f'fill-opacity="{0.05 + 0.95 * value / top:.3f}"><title>{escape(names[i])} of {escape(names[j])}: ε ≤ {value:.3g}</title></rect>'
@@ -58,8 +58,14 @@ def _matrix(names: Sequence[str], exposure: np.ndarray) -> str:
         for j, value in enumerate(row)
     )
     width = side * len(names)
+    labels = "".join(
+        f'<text x="-5" y="{side * i + 10}" text-anchor="end">{escape(name[:24])}</text>'
+        f'<text transform="translate({side * i + 10} {width + 6}) rotate(-90)" text-anchor="end">{escape(name[:24])}</text>'
+        for i, name in enumerate(names)
+    )
     return (
         '<p class="about">What a client (row) can have learned of another (column) through the couplings: ε at most '
         f"{top:.3g}, fainter is less, 0 where nothing can have come.</p>"
-        f'<svg viewBox="0 0 {width} {width}" width="{width}" role="img" aria-label="Pairwise privacy">{cells}</svg>'
+        f'<svg viewBox="{-room} 0 {width + room} {width + room}" width="{width + room}" role="img" '
+        f'aria-label="Pairwise privacy: who learns, row, of whom, column">{labels}{cells}</svg>'
     )

@@ -9,6 +9,9 @@ from fedkin.result import Result
 from fedkin.result.contenders import Contender
 from fedkin.result.verdict import combination, distilled_text, gain_text, kin_of, sentence, trained_alone
 
+LONG = 25
+"""More rows than this scroll in a box of their own."""
+
 MOST_ROWS = 500
 """More clients than this would make a page that nobody reads."""
 
@@ -27,12 +30,13 @@ def section(methods: Sequence[Contender]) -> str:
 def _about(result: Result) -> str:
     heads = ("Client", "Samples", "Alone", "Together", "Expected gain", "Model", "Kin")
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    tall = " tall" if len(result.names) > LONG else ""
     rows = "".join(_row(result, k) for k in range(min(len(result.names), MOST_ROWS)))
     return (
         '<section id="together" aria-labelledby="together-h"><div class="head"><h2 id="together-h">Alone and together</h2>'
         f'</div><p class="about">{escape(sentence(result))} Alone and together: test {escape(result.task.headline_metric.label)}. The gain is that to '
         "expect on new samples, in loss per sample with its 95 % interval, judged on training samples that the models had "
-        f'not seen.{escape(_distilled(result))}</p><div class="scroll plain" tabindex="0" role="region" aria-label="Alone and together">'
+        f'not seen.{escape(_distilled(result))}</p><div class="scroll plain{tall}" tabindex="0" role="region" aria-label="Alone and together">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"
     )
 

@@ -116,7 +116,8 @@ def _train(cell: Cell, folder: Path, watch: OnRound) -> CellRecord | None:
     method = as_published(settings["algorithm"], settings["parameters"])
     options = make_options(**settings["run"], seed=cell.seed, workers=1)
     graph = published_graph(settings["graph"], method, federation)
-    everywhere = [GlobalTest(max(1, options.rounds // 10))] if options.global_test else []
+    every = options.eval_every or max(1, options.rounds // 10)
+    everywhere = [GlobalTest(every)] if options.global_test else []
     run = make_run(federation, settings["model"], method, options, graph, folder, [_until(watch), *everywhere])
     run.take_up()
     result = run.run()

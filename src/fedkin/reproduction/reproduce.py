@@ -94,21 +94,22 @@ def missing(cells: Iterable[Cell], download: bool = False, code: bool = True) ->
     """What cannot be run here, and why: columns without data or model, rows whose method is not in this version.
 
     Without `code` models and functions, which are only known once torch is imported, are taken to be there."""
+    from fedkin import algorithms
+
     rows: dict[str, Cell] = {}
     columns: dict[str, Cell] = {}
     for cell in cells:
         rows.setdefault(cell.row, cell)
         columns.setdefault(cell.column, cell)
-    found = {name: _row_missing(cell, code) for name, cell in rows.items()}
+    methods = set(algorithms.names())
+    found = {name: _row_missing(cell, methods, code) for name, cell in rows.items()}
     found |= {name: _column_missing(cell, download, code) for name, cell in columns.items()}
     return {name: reason for name, reason in found.items() if reason}
 
 
-def _row_missing(cell: Cell, code: bool) -> str | None:
-    from fedkin import algorithms
-
+def _row_missing(cell: Cell, methods: set[str], code: bool) -> str | None:
     algorithm, function = cell.settings.get("algorithm"), cell.settings.get("function")
-    if algorithm and algorithm not in algorithms.names():
+    if algorithm and algorithm not in methods:
         return f"the method {algorithm!r} is not available in this version"
     if code and function and not _exists(function):
         return f"the function {function!r} is not available in this version"

@@ -113,6 +113,10 @@ class Reduction(Strict):
     """The reductions in words, for the output."""
 
 
+_NOTHING, _AS_IT_IS = Reduction(), ColumnReduction()
+"""What the paper's scale reduces, and what a scale does to a column that it does not name."""
+
+
 class Drawing(Strict):
     """What a figure draws: curves over rounds, bars, a line over the rows' x, or a function's own lines."""
 
@@ -160,7 +164,7 @@ class PublishedTable(Strict):
             raise unknown("scale", name, SCALES)
         if name != "paper" and name not in self.scales:
             raise FedkinError(f"{self.name} has no scale {name!r}; it has {', '.join([*self.scales, 'paper'])}")
-        return self.scales.get(name, Reduction())
+        return self.scales.get(name, _NOTHING)
 
     def places(self, scale: str) -> list[tuple[str, str]]:
         """(row, column) of every cell at this scale, column by column, so that neighbours share their data."""
@@ -181,7 +185,7 @@ class PublishedTable(Strict):
     def settings(self, row: str, column: str, scale: str) -> Entries:
         """Everything that fixes the numbers of a cell, but for its seed."""
         what, where, reduced = self.rows[row], self.columns[column], self.reduction(scale)
-        here, everywhere = reduced.at.get(column, ColumnReduction()), reduced.parameters.get("*", {})
+        here, everywhere = reduced.at.get(column, _AS_IT_IS), reduced.parameters.get("*", {})
         if self.function:
             return {"function": self.function, "parameters": self.parameters | everywhere}
         own = what.parameters | what.at.get(column, {}) | reduced.parameters.get(row, {}) | here.rows.get(row, {})

@@ -158,6 +158,8 @@ def _settings(result: Result) -> dict[str, Any]:
     shown["data"].pop("fingerprint", None)
     for section in ("data", "run"):
         shown[section].pop("seed", None)
+    if result.algorithm == "auto" and result.facts.get("rate_chosen", True):
+        shown["algorithm"].pop("lr", None)  # found on folds, seed by seed
     for speed in ("engine", "workers", "checkpoint_every"):
         shown["run"].pop(speed, None)
     return shown
@@ -212,6 +214,14 @@ def _gains(runs: Sequence[Result], alone: Contender) -> np.ndarray:
             base = np.mean([_deployed(other) for other in same_seed or partners], axis=0)
             differences.append(sign * (_deployed(run) - base))
     return np.mean(differences, axis=0) if differences else np.full(len(runs[0].names), np.nan)
+
+
+def tied(best: Contender, others: Sequence[Contender]) -> list[Contender]:
+    """Those of the others whose clients do as well as those of the best, as far as the runs tell.
+
+    The 95 % interval over clients of the difference does not leave out zero.
+    """
+    return [other for other in others if not interval(all_gains(best, other))[1] > 0]
 
 
 def _deployed(run: Result) -> np.ndarray:

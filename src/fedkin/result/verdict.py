@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -46,6 +47,26 @@ def helpers(result: Result, k: int, most: int = 3) -> list[tuple[str, float]]:
     return [(names[int(who[j])], float(row[j])) for j in np.argsort(-row, kind="stable")[:most] if row[j] > 0.02]
 
 
+def who_helps(result: Result, most: int = 2) -> str:
+    """Who helps whom by the transfer gains that kin and auto weigh models by, in a sentence; empty for other methods."""
+    if "kin_weights" not in result.extras and "kin" not in result.extras:
+        return ""
+    alone = {name for name, told in result.facts.get("auto", {}).items() if told["kept_alone"]}
+    found = {name: helpers(result, k, len(result.names)) for k, name in enumerate(result.names) if name not in alone}
+    helped = sorted((name for name, kin in found.items() if kin), key=lambda name: -found[name][0][1])
+    if not helped:
+        return f"By {result.title}'s transfer gains nobody's model helps another client."
+    parts = [f"{name} learns most from {found[name][0][0]} ({100 * found[name][0][1]:.0f} %)" for name in helped[:most]]
+    counts = Counter(helper for kin in found.values() for helper, _ in kin)
+    (helper, times), *others = counts.most_common(2)
+    if times > 1 and (not others or others[0][1] < times):
+        parts.append(f"{helper} helps {times} others, more than anybody")
+    lone = [name for name in result.names if name in alone or not found[name]]
+    if lone:
+        parts.append(f"nobody helps {in_words(lone)}")
+    return f"By {result.title}'s transfer gains {'; '.join(parts)}."
+
+
 def combination(told: Mapping[str, Any], most: int = 3) -> list[str]:
     """The members of a client's model with their shares, the heaviest first; "its own" where the gate kept it alone."""
     if told["kept_alone"]:
@@ -84,7 +105,7 @@ def trained_alone(result: Result) -> Result:
         metrics={"pre": metrics, "post": metrics, "deployed": metrics},
         history=History(result.names, [record]),
         config={**result.config, "algorithm": {"name": "local", **training}},
-        extras={},
+        extras={name.removeprefix("alone_"): v for name, v in result.extras.items() if name.startswith("alone_")},
         facts={**kept, "title": "Local", "bytes": 0, "messages": 0},
     )
 
@@ -103,14 +124,14 @@ def sentence(result: Result) -> str:
     if by["better"]:
         most = max(by["better"], key=lambda name: told[name]["gain"][0])
         kin = helpers(result, result.names.index(most))
-        parts.append(f"{most} gains most" + (f", from {_listed([name for name, _ in kin])}" if kin else ""))
+        parts.append(f"{most} gains most" + (f", from {in_words([name for name, _ in kin])}" if kin else ""))
     if by["alone"]:
-        parts.append(f"{_listed(by['alone'])} {'stays' if len(by['alone']) == 1 else 'stay'} alone")
+        parts.append(f"{in_words(by['alone'])} {'stays' if len(by['alone']) == 1 else 'stay'} alone")
     if by["unknown"]:
-        parts.append(f"too few samples to judge {_listed(by['unknown'])}")
+        parts.append(f"too few samples to judge {in_words(by['unknown'])}")
     return "; ".join(parts) + "."
 
 
-def _listed(names: Sequence[str], most: int = 3) -> str:
+def in_words(names: Sequence[str], most: int = 3) -> str:
     shown = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

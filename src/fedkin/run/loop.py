@@ -39,6 +39,7 @@ from fedkin.run.private import Allowance, completed, private_notes, refuse_unpro
 from fedkin.run.recorded import config_of
 from fedkin.run.rows_file import RowMemory, slices
 from fedkin.streams import Streams
+from fedkin.task.curves import ASK_CURVES, MOST_CLIENTS
 
 INFLUENCE_LIMIT = 1500
 """Above this many clients the K×K influence matrix is kept only on request."""
@@ -250,7 +251,7 @@ class Run:
         record: Record = {}
         for when in ("pre", "post") if wants_post else ("pre",):
             paid = when == "pre" or self.allowance is None or self.allowance.covers_test(self.state, self.finished)
-            replies = self._ask_everyone(when == "post", disclose=last) if paid else self.final["pre"]
+            replies = self._ask_everyone(when == "post", last) if paid else self.final["pre"]
             if "epsilon" in replies.arrays:
                 self.state = self.state.with_account(replies)
             record[when] = per_client_metrics(replies.ids, replies.arrays, len(self.setting), self.parts)
@@ -260,8 +261,10 @@ class Run:
         return record
 
     def _ask_everyone(self, post: bool, disclose: bool) -> Replies:
-        """Evaluate all clients, where their rows take much memory some at a time."""
-        question = self.state, self.clients, self.setting, post, self.parts, disclose
+        """Evaluate all clients, where their rows take much memory some at a time; at last with models and curves."""
+        draws = disclose and self.allowance is None and len(self.setting) <= MOST_CLIENTS
+        asked = [*self.parts, *([ASK_CURVES] if draws else [])]
+        question = self.state, self.clients, self.setting, post, asked, disclose
         if self.memory is None or self.memory.size <= ASK_LIMIT or self.setting.home:
             return self.algorithm.evaluate(*question)
         models = self.memory.models() if post and disclose else self.state.rows

@@ -7,13 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from fedkin.clients import Replies
 from fedkin.models import rows_of
 from fedkin.result import Models, Result
 from fedkin.run.deployed import choose_trained, on_global_test, per_client_metrics, picked, whole_models
 from fedkin.run.falling import still_falling
 from fedkin.run.notices import at_lower_rates, notices, single_class
 from fedkin.run.private import SHOWN
+from fedkin.task.curves import no_curves
 
 if TYPE_CHECKING:
     from fedkin.run.loop import Run
@@ -50,7 +54,8 @@ def outcome_of(run: Run) -> Result:
         config=run.config(),
         graph=run.setting.graph,
         raw_influence=run.state.arrays.get("influence"),
-        extras={name: run.state.arrays[name] for name in _kept_arrays(run) if name in run.state.arrays},
+        extras=_deployed_curves(run.final, trained)
+        | {name: run.state.arrays[name] for name in _kept_arrays(run) if name in run.state.arrays},
         label_counts=run.roster.label_counts,
         notes=(
             *run.roster.notes,
@@ -65,6 +70,23 @@ def outcome_of(run: Run) -> Result:
     if result.graph is None and result.learned_rounds:
         return replace(result, graph=result.learned_graph())
     return result
+
+
+def curves_of(replies: Replies, clients: int, prefix: str = "") -> dict[str, Tensor]:
+    """The arrays "roc" and "calibration" of all clients, (K, …), under a prefix; empty where they were not asked."""
+    known = no_curves(clients)
+    if not known.keys() <= replies.arrays.keys():
+        return {}
+    for name, told in known.items():
+        told[torch.from_numpy(replies.ids)] = replies[name].double()
+    return {f"{prefix}{name}": told for name, told in known.items()}
+
+
+def _deployed_curves(final: Mapping[str, Replies], trained: np.ndarray) -> dict[str, Tensor]:
+    """Those of the models that clients deploy."""
+    before, after = (curves_of(final[when], len(trained)) for when in ("pre", "post"))
+    later = torch.from_numpy(trained)
+    return {name: torch.where(later.view(-1, *[1] * (v.ndim - 1)), after[name], v) for name, v in before.items()}
 
 
 def _kept_arrays(run: Run) -> tuple[str, ...]:

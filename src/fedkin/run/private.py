@@ -68,7 +68,7 @@ def refuse_unprotected(algorithm: Algorithm, setting: Setting) -> None:
             f"privacy: robust={algorithm.robust!r} looks at more than noisy rows; leave out robust or privacy"
         )
     if privacy.level == "sample":
-        clipping_kernel(choose_kernel(setting.spec, setting.task), setting.spec, setting.task)
+        clipping_kernel(choose_kernel(setting.model, setting.task), setting.model, setting.task)
 
 
 @dataclass

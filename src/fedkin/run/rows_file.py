@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedkin.couplings.sparse import uninitialised
+from fedkin.compute.memory import uninitialised
 from fedkin.errors import FedkinError
 from fedkin.files import Lock
 from fedkin.files.atomic import REASONS, refuse_full

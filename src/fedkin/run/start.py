@@ -15,6 +15,7 @@ from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.federation.federation import retold
 from fedkin.federation.folds import folded
+from fedkin.federation.notices import of_numbers
 from fedkin.files import OWN_FUNCTION
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelLike
@@ -84,6 +85,8 @@ def with_learning(federation: Federation, options: Options) -> Federation:
         task = chosen(federation.task, **options.learning, counts=counts)
         federation = federation if task == federation.task else retold(federation, task=task)
     own = federation.source.get("name", "csv") == "csv"
+    if own and (said := [note for note in of_numbers(federation) if note not in federation.notes]):
+        federation = replace(federation, notes=(*federation.notes, *said))
     if own and not options.metrics and not options.headline and (found := for_rare_class(federation.task, counts)):
         task, note = found
         federation = retold(federation, task=task, notes=(*federation.notes, note))

@@ -175,7 +175,7 @@ def f1(predicted: np.ndarray, true: np.ndarray) -> float:
     return float(f1_score(true, predicted, average="macro", zero_division=0.0))
 
 
-def _columns(chances: np.ndarray, true: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+def one_against_rest(chances: np.ndarray, true: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """One 0/1 question per class or column for which the client has both answers: (its chance, its truth)."""
     if true.ndim == 1:
         if chances.shape[1] == 2:
@@ -192,7 +192,7 @@ def auroc(chances: np.ndarray, true: np.ndarray) -> float:
     """Area under the ROC curve: of class 1, or the mean of one against the rest over classes that can be told apart."""
     from sklearn.metrics import roc_auc_score
 
-    areas = [roc_auc_score(truth, chance) for chance, truth in _columns(chances, true)]
+    areas = [roc_auc_score(truth, chance) for chance, truth in one_against_rest(chances, true)]
     return float(np.mean(areas)) if areas else float("nan")
 
 
@@ -201,7 +201,7 @@ def auprc(chances: np.ndarray, true: np.ndarray) -> float:
     """Average precision, with classes as in auroc."""
     from sklearn.metrics import average_precision_score
 
-    areas = [average_precision_score(truth, chance) for chance, truth in _columns(chances, true)]
+    areas = [average_precision_score(truth, chance) for chance, truth in one_against_rest(chances, true)]
     return float(np.mean(areas)) if areas else float("nan")
 
 

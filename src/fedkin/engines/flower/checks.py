@@ -26,6 +26,7 @@ from fedkin.local.steady import HALVED
 from fedkin.models import ModelSpec
 from fedkin.roster import Roster
 from fedkin.task import Task
+from fedkin.task.curves import ASK_CURVES, NO_VALUE, no_curves, tells_curves
 from fedkin.task.judging import may_lack
 
 SLACK = 2**20
@@ -59,6 +60,7 @@ def expected(question: Question, spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     private = (*shared.get("private", ()), *shared.get("home", ()))
     known: dict[str, tuple[int, ...]] = {"loss": (), "moved": (), "epsilon": (), "rounds_left": (), "model": (width,)}
     known |= {"counters": (len(spec.layout.counters),)} | dict.fromkeys(HALVED, ())
+    known |= {name: tuple(value.shape[1:]) for name, value in no_curves(0).items()}
     if "sgd" in shared:
         known["rows"] = (width - int(spec.layout.mask(private).sum()),)
     return known
@@ -70,7 +72,8 @@ def required(question: Question, task: Task) -> set[str]:
     names = {"rows", "loss", "moved"} if training else set()
     asked = "parts" if question.task == "evaluate" else "evaluate" if training else ""
     parts = question.shared.get(asked, ())
-    return names | {f"{part}_{what}" for part in parts for what in ("loss", *task.metric_keys, "count")}
+    judged = {f"{part}_{what}" for part in parts if part in PARTS for what in ("loss", *task.metric_keys, "count")}
+    return names | judged | ({"roc", "calibration"} if ASK_CURVES in parts and tells_curves(task) else set())
 
 
 def read_answer(
@@ -250,6 +253,7 @@ def _out_of_range(answer: Answer, question: Question, clients: np.ndarray, roste
     counts |= {"count": roster.test} if question.task == "cross_evaluate" else {}
     ranges = {f"{part}_{key}": limits for part in PARTS for key, limits in roster.task.ranges.items()}
     ranges |= {"metric": roster.task.ranges[roster.task.metric]} if question.task == "cross_evaluate" else {}
+    ranges |= {"roc": (NO_VALUE, 1.0), "calibration": (0.0, 1.0)}
     choices = [len(v) for v in question.shared.values() if isinstance(v, Tensor) and v.ndim > 1]
     choices += [v.shape[1] for v in question.per_client.values() if v.ndim > 2]
     for key, value in answer.arrays.items():

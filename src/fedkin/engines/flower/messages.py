@@ -78,7 +78,7 @@ Ends = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_l
 class ColumnTold(Said):
     """A column of a raw table, as far as the site's policy lets it be told."""
 
-    holds: Literal["number", "text", "empty"]
+    holds: Literal["number", "text", "date", "empty"]
     range: Ends | None = None
     texts: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=MOST_LABELS)] | None = None
 

@@ -3,6 +3,7 @@
 [policy]
 shared = true               # trained tensors that a method shares (rows, control variates, …)
 metrics = true              # numbers about a client: losses, accuracies, norms, choices
+curves = false              # points of each client's ROC and calibration curves on its test samples, for the report
 statistics = "none"         # "noisy": with noise, as long as the budget lasts; "exact": as they are
 epsilon = 1.0               # the budget of each client for noisy statistics, over all runs (sum of ε, sum of δ)
 delta = 1e-5
@@ -42,6 +43,8 @@ PER_MODEL = ("transfer", "metric", "metric_count")
 """One number per model tried, rather than one per client."""
 SUMS = ("tempered", "sound", "held_out", "value", "slopes", "curvature", "gram")
 """Sums over a client's held-out samples, a few hundred numbers: what `fedkin.auto` weighs models by."""
+CURVES_TOLD = ("roc", "calibration")
+"""Points of curves; where `curves` does not allow them they say nothing (`no_curves`)."""
 SPENT = "spent.json"
 """What every client has spent of its budget, beside site.toml."""
 
@@ -53,6 +56,7 @@ class Policy(BaseModel):
 
     shared: bool = True
     metrics: bool = True
+    curves: bool = False
     statistics: Literal["none", "noisy", "exact"] = "none"
     epsilon: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     delta: float = Field(default=1e-5, gt=0, lt=1)
@@ -142,7 +146,7 @@ class Policy(BaseModel):
                 if not self.shared:
                     raise _refusal(f"the trained tensors {name!r}", "shared = true")
                 self._check_columns(name, value, head, layout)
-            elif value.ndim == 1 or name in (*PER_MODEL, *SUMS):
+            elif value.ndim == 1 or name in (*PER_MODEL, *SUMS, *CURVES_TOLD):
                 if not self.metrics:
                     raise _refusal(f"the numbers {name!r}", "metrics = true")
             else:

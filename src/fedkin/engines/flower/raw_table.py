@@ -1,7 +1,7 @@
 """A site's raw CSV: what it tells of its columns, if it consents, and how the agreed scheme makes inputs of them.
 
 With `prepare = true` in federation.toml sites give tables as they are: numbers with gaps, texts. A site tells of each column whether it
-holds numbers or texts and, as `columns` in its [policy] allows, the range of its numbers and the list of its texts ("ranges"), or
+holds numbers, dates or texts and, as `columns` in its [policy] allows, the range of its numbers and dates and the list of its texts ("ranges"), or
 what of them many rows share, with noise ("noisy"). From that the server agrees on one scheme (`scheme.py`), and every site
 encodes its own rows by it.
 
@@ -25,7 +25,7 @@ from scipy.special import ndtr
 from fedkin.data.tabular import read_table
 from fedkin.engines.flower.policy import Policy
 from fedkin.errors import FedkinError, unknown
-from fedkin.federation.columns import InputColumn, as_text, cleaned, is_number
+from fedkin.federation.columns import InputColumn, as_dates, as_text, cleaned, date_part, is_number, trimmed
 from fedkin.federation.faults import fault_of, refuse_all
 from fedkin.federation.table import tidy
 from fedkin.files import read_json, write_json
@@ -46,10 +46,10 @@ TOLD_COLUMNS = "columns.json"
 def raw_columns(client: ClientFile, folder: Path) -> tuple[dict[str, pd.Series], np.ndarray]:
     """The cleaned input columns of a client's table by name, and its targets (n,); all faults at once."""
     try:
-        frame = tidy(read_table(folder / client.data))
+        frame = tidy(read_table(folder / client.data, (), client.sep, client.encoding))
     except OSError as problem:
         raise FedkinError(f"{client.data} cannot be read: {problem.strerror or problem}") from problem
-    asked = (("target", client.target), *(("drop", column) for column in client.drop))
+    asked = (("target", client.target), *(("drop", c) for c in client.drop), *(("date", c) for c in client.date))
     refuse_all(
         f"{client.data} has no column {c!r} ({role}); "
         + str(unknown("column", c, frame.columns)).removeprefix(f"unknown column {c!r}; ")
@@ -57,23 +57,30 @@ def raw_columns(client: ClientFile, folder: Path) -> tuple[dict[str, pd.Series],
         if c not in frame.columns
     )
     sentinels = tuple(map(str, client.missing))
-    answers = cleaned(frame[client.target], sentinels)
+    answers = cleaned(frame[client.target], sentinels, client.decimal)
     inputs = {
-        str(name): cleaned(frame[name], sentinels)
+        str(name): trimmed(frame[name], sentinels)
+        if name in client.date
+        else cleaned(frame[name], sentinels, client.decimal)
         for name in frame.columns
         if name not in (client.target, *client.drop)
     }
-    faults = [fault for values in inputs.values() if (fault := fault_of(values, False, False, MOST_TEXTS))]
+    faults = [f for name, values in inputs.items() if (f := fault_of(values, False, name in client.date, MOST_TEXTS))]
     if absent := int(answers.isna().sum()):
         faults.append(f"the target {client.target!r} has {absent} empty cells; drop these rows or fill them in")
     if not len(frame) or not inputs:
         faults.append(f"{client.data} has no {'rows' if not len(frame) else 'input columns'}")
     refuse_all(faults)
+    for name in client.date:
+        if name in inputs:
+            inputs[name] = as_dates(inputs[name], None)
     return inputs, answers.to_numpy()
 
 
 def kind_of(values: pd.Series) -> str:
-    """number or text; empty: nobody can tell."""
+    """number, text or date; empty: nobody can tell."""
+    if values.dtype.kind == "M":
+        return "empty" if values.isna().all() else "date"
     return "empty" if values.isna().all() else "number" if is_number(values) else "text"
 
 
@@ -110,8 +117,10 @@ def _filled(
     for entry, values in zip(told["table"], inputs.values()):
         if entry["holds"] == "text":
             entry = {**entry, "texts": sorted(seen(as_text(values)))}
-        elif entry["holds"] == "number" and (found := spread(values.to_numpy(dtype=float, na_value=np.nan))):
-            entry = {**entry, "range": list(found)}
+        elif entry["holds"] != "empty":
+            dated = entry["holds"] == "date"
+            found = spread(date_part(values, "days") if dated else values.to_numpy(dtype=float, na_value=np.nan))
+            entry = entry if found is None else {**entry, "range": list(found)}
         table.append(entry)
     target = None if labels else spread(y.astype(float))
     return {"table": table, **({} if target is None else {"target_range": list(target)})}
@@ -119,8 +128,8 @@ def _filled(
 
 def exact_range(numbers: np.ndarray) -> tuple[float, float] | None:
     """The smallest and the largest number."""
-    known = numbers[np.isfinite(numbers)]
-    return (float(known.min()), float(known.max())) if len(known) else None
+    finite = numbers[np.isfinite(numbers)]
+    return (float(finite.min()), float(finite.max())) if len(finite) else None
 
 
 # --- with noise -------------------------------------------------------------------------------------------------------
@@ -166,9 +175,9 @@ def common(epsilon: float, delta: float) -> Callable[[Sequence[Any]], set[Any]]:
 
 def noisy_range(numbers: np.ndarray, many: Callable[[Sequence[Any]], set[Any]]) -> tuple[float, float] | None:
     """From the lowest to the highest of the intervals ±[2^k, 2^(k+1)) that many numbers lie in."""
-    known = numbers[np.isfinite(numbers)]
-    powers = np.floor(np.log2(np.clip(np.abs(known), 2.0**-30, 2.0**60))).astype(int)
-    signs = np.where(known < 0, -1, 1)
+    finite = numbers[np.isfinite(numbers)]
+    powers = np.floor(np.log2(np.clip(np.abs(finite), 2.0**-30, 2.0**60))).astype(int)
+    signs = np.where(finite < 0, -1, 1)
     found = many(list(zip(signs.tolist(), powers.tolist())))
     ends = [sign * 2.0 ** (power + up) for sign, power in found for up in (0, 1)]
     return (min(ends), max(ends)) if ends else None

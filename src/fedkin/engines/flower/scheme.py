@@ -11,12 +11,14 @@ import numpy as np
 
 from fedkin.engines.flower.messages import Described
 from fedkin.errors import FedkinError
-from fedkin.federation.columns import InputColumn
+from fedkin.federation.columns import DATE_PARTS, InputColumn
 from fedkin.task import Scale
 
 DEVIATIONS = 4
 """A range is taken for so many deviations: what some hundred numbers of a bell curve span, nearly."""
 MOST_INPUTS = 20_000
+DAYS_OF_A_YEAR = 365.25
+"""Days of a year."""
 
 
 def agreed_scheme(clients: Sequence[Described]) -> list[dict[str, Any]]:
@@ -40,14 +42,28 @@ def agreed_scheme(clients: Sequence[Described]) -> list[dict[str, Any]]:
             found.append(InputColumn(name, categories=tuple(texts), sentinels=missing))
             continue
         centre, deviation = _middle([table[k].range for table in tables])
+        if column_kind(clients, k) == "date":
+            found += _parts_of_date(name, centre, deviation, missing)
+            continue
         found.append(InputColumn(name, centre, deviation, centre, sentinels=missing))
     if sum(len(column.inputs) for column in found) > MOST_INPUTS:
         raise FedkinError(f"the sites' texts make more than {MOST_INPUTS:,} inputs; put columns of many texts in drop")
     return [asdict(column) for column in found]
 
 
+def _parts_of_date(name: str, centre: float, deviation: float, missing: tuple[str, ...]) -> list[InputColumn]:
+    """A column of dates around a day since 1970: months and weekdays are spread evenly, years and days over the range."""
+    middle = {
+        "year": (1970 + centre / DAYS_OF_A_YEAR, max(deviation / DAYS_OF_A_YEAR, 1.0)),
+        "month": (6.5, (143 / 12) ** 0.5),
+        "weekday": (3.0, 2.0),
+        "days": (centre, deviation),
+    }
+    return [InputColumn(name, *middle[part], middle[part][0], part=part, sentinels=missing) for part in DATE_PARTS]
+
+
 def column_kind(clients: Sequence[Described], k: int) -> str:
-    """What most clients hold in column k: number or text."""
+    """What most clients hold in column k: number, text or date."""
     kinds = Counter(c.table[k].holds for c in clients if c.table is not None and c.table[k].holds != "empty")
     return kinds.most_common(1)[0][0] if kinds else "number"
 

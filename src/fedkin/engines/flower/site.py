@@ -39,6 +39,7 @@ from fedkin.privacy.ledger import LEDGER, Ledger
 from fedkin.result.combined import one_module
 from fedkin.result.export import file_stems
 from fedkin.streams import Streams
+from fedkin.task.curves import no_curves
 from fedkin.task.losses import LOSSES, names_an_import
 from fedkin.task.metrics import METRICS
 
@@ -190,6 +191,8 @@ class Site:
         arrays = dict(answer.arrays)
         if "model" in arrays:
             arrays["model"] = self._own_models(host, state, head, answer.ids, arrays)
+        if "roc" in arrays and not self.settings.policy.curves:
+            arrays |= no_curves(len(answer.ids))
         self.settings.policy.check_arrays(arrays, head, host.shard.spec.layout)
         told = {
             "answered": [host.names[k] for k in answer.ids],

@@ -11,7 +11,8 @@ name = "north"
 data = "north.csv"              # CSV with a header, or NPZ with x and y (and x_test, y_test, x_validation, y_validation)
 target = "outcome"              # the column to predict (CSV)
 drop = ["id"]                   # columns to leave out (CSV)
-missing = [-999]                # cells that stand for missing ones (CSV, with `prepare`)
+missing = [-999]                # cells that stand for missing ones (CSV, with `prepare`, like all of the next line)
+date = ["admitted"]             # columns of dates; also sep = ";", encoding = "latin-1", decimal = ","
 model = "tree:5"                # this client's own model, for methods that exchange predictions
 """
 
@@ -40,6 +41,10 @@ class ClientFile(BaseModel):
     target: str = "y"
     drop: list[str] = []
     missing: list[str | int | float] = []
+    date: list[str] = []
+    sep: str | None = None
+    encoding: str | None = None
+    decimal: str = "."
     model: str | None = None
 
 

@@ -1,7 +1,7 @@
 """Kernels: how the gradients of a chunk of clients are computed. `choose_kernel` picks the fastest correct one by rule.
 
 All kernels agree with a plain nn.Module + torch.optim loop (`fedkin.local.oracle`) to rounding. The rule depends on the
-architecture alone, never on a timing, so that a resumed run repeats its numbers bit by bit.
+architecture and the processor's vector units, never on a timing, so that a run resumed on its machine repeats its numbers bit by bit.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.func import grad, vmap
 
 from fedkin.compute.placement import Placement
 from fedkin.local.batches import Batch
 from fedkin.local.kernels.grouped import GroupedKernel, groupable
-from fedkin.local.kernels.linear import LinearKernel, dense_layers
+from fedkin.local.kernels.linear import LinearKernel, dense_layers, written_out
 from fedkin.local.kernels.looped import LoopedKernel
 from fedkin.local.kernels.mixed import MixedKernel
 from fedkin.local.kernels.vmapped import VmappedKernel
@@ -91,6 +92,8 @@ class Choice:
     """A kernel for the same model with other outputs and a loss of the method's own (by vmap where `make` is linear)."""
     stochastic: bool = False
     """Training draws random numbers of torch's: clients are then trained one by one, each from its own seed."""
+    stacks: bool = False
+    """Whether vmap takes the model and its loss, for what a method computes of them by itself."""
     dropout: bool = False
     """The kernel drops entries by masks from the clients' own streams (`Kernel.noise`)."""
 
@@ -125,9 +128,23 @@ def _linear(module: nn.Module, spec: ModelSpec, task: Task, drops: list[Drop] | 
     layers = dense_layers(module, spec.layout)
     if layers is None or drops is None:
         return None
+    stacks = bool(written_out(task)[0]) or _loss_stacks(task)
+    if drops and not stacks:
+        return None  # a method's own variant would need vmap
     reason = "a plain chain of linear layers: hand-written batched gradients"
-    variant = partial(VmappedKernel, drops=drops)
-    return Choice("linear", reason, partial(LinearKernel, layers, spec.layout, task), variant, dropout=bool(drops))
+    make = partial(LinearKernel, layers, spec.layout, task)
+    variant = partial(VmappedKernel, drops=drops) if stacks else LoopedKernel
+    return Choice("linear", reason, make, variant, stacks=stacks, dropout=bool(drops))
+
+
+def _loss_stacks(task: Task) -> bool:
+    """Whether vmap can take the loss: not where it looks at a number in Python (`.item()`, `functional.one_hot`)."""
+    loss, outputs = loss_of(task), torch.zeros((2, 3, task.outputs), dtype=torch.float64)
+    try:
+        vmap(grad(lambda own, targets: loss(own, targets).sum()))(outputs, task.probe((2, 3), torch.float64))
+    except Exception:  # whatever vmap cannot do, the loop can
+        return False
+    return True
 
 
 def _grouped(spec: ModelSpec, task: Task) -> Choice | None:
@@ -148,7 +165,7 @@ def _vmapped(spec: ModelSpec, task: Task, drops: list[Drop] | None) -> Choice | 
         return None
     reason = "a functional module: one vmapped program"
     kernel = partial(VmappedKernel, spec, loss_of(task), drops)
-    return Choice("vmap", reason, kernel, partial(VmappedKernel, drops=drops), dropout=bool(drops))
+    return Choice("vmap", reason, kernel, partial(VmappedKernel, drops=drops), stacks=True, dropout=bool(drops))
 
 
 def _looped(spec: ModelSpec, task: Task) -> Choice:

@@ -69,6 +69,7 @@ class GroupedKernel:
         self.layers = list(chain_of("", module))
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         self.frozen = {name: tensors[name].detach() for name in spec.layout.frozen}
+        self.first_alone = first_alone(self.layers[0][1])
         self.normed = any(type(layer) in _NORMS for _, layer in self.layers)
 
     def outputs(self, rows: Tensor, x: Tensor, counters: Tensor | None = None) -> Tensor:
@@ -125,11 +126,14 @@ class GroupedKernel:
     def _forward(self, tensors: dict[str, Tensor], x: Tensor, training: bool) -> Tensor:
         """(k, n, *input) → (k, n, outputs). Batch norm moves its running statistics in `tensors`."""
         k, n = x.shape[:2]
-        if x.dim() == 5:  # images: (n, kC, H, W), channels last in memory
+        layers = self.layers
+        if self.first_alone:
+            h, layers = self._first(tensors, x), layers[1:]
+        elif x.dim() == 5:  # images: (n, kC, H, W), channels last in memory
             h = x.permute(1, 3, 4, 0, 2).contiguous().flatten(3).permute(0, 3, 1, 2)
         else:
             h = x.transpose(0, 1).flatten(1)
-        for name, layer in self.layers:
+        for name, layer in layers:
             weight, bias = tensors.get(f"{name}.weight"), tensors.get(f"{name}.bias")
             kind: Any = type(layer)
             if kind is nn.Conv2d:
@@ -151,6 +155,27 @@ class GroupedKernel:
             else:
                 h = layer(h)
         return h.view(n, k, -1).transpose(0, 1)
+
+    def _first(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
+        """The first convolution client by client, (k, n, *input) → (n, kC, H, W), channels last in memory."""
+        name, layer = self.layers[0]
+        weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
+        how: Any = layer.stride, layer.padding, layer.dilation
+        biases = [None] * len(x) if bias is None else bias.chunk(len(x))
+        found = [
+            functional.conv2d(images.contiguous(memory_format=torch.channels_last), w, b, *how)
+            for images, w, b in zip(x, weight.chunk(len(x)), biases)
+        ]
+        return torch.cat(found, dim=1)
+
+
+def first_alone(layer: nn.Module) -> bool:
+    """Whether a first convolution is faster client by client than in groups: of three channels, without AVX-512.
+
+    oneDNN's gradient of grouped filters for channels last takes five times as long there (2.13: 1.5 against 0.3 ms for 20
+    images of 3×32×32 and 6 filters; with AVX-512 or one channel nothing is gained)."""
+    few = type(layer) is nn.Conv2d and layer.groups == 1 and layer.in_channels == 3
+    return few and torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
 def _together(tensor: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from fedkin.local.shard import Shard
 from fedkin.models.adapters import Augmented, FitEffort, Learner
 from fedkin.models.adapters.module import TorchLearner
 from fedkin.models.estimators import Estimators
+from fedkin.task.curves import no_curves, points_of, tells_curves
 from fedkin.task.discrepancy import discrepancy_of
 from fedkin.task.judging import may_lack, valued
 from fedkin.task.losses import loss_of
@@ -282,6 +283,19 @@ class LearnerNodes:
             reply |= {f"{part}_{name}": table[:, column] for column, name in enumerate(names)}
             reply[f"{part}_count"] = torch.from_numpy(split.sizes[ids])
         return reply
+
+    def curves(self, ids: np.ndarray) -> dict[str, Tensor]:
+        """The curves of every client's estimator on its test samples; none where targets are numbers."""
+        if not tells_curves(self.task):
+            return {}
+        told, split = no_curves(len(ids)), self.shard.federation.test
+        for position, k in enumerate(ids):
+            x, y = split[int(k)]
+            if len(x):
+                outputs, _ = self._loss(self.learners[int(k)], x, y)
+                for name, points in points_of(self.task, outputs, torch.as_tensor(y)).items():
+                    told[name][position] = points
+        return told
 
     def disclose(self, ids: np.ndarray) -> dict[str, Tensor]:
         """The clients' rows and counters where they have one architecture; empty ones otherwise."""

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedkin.compute.steps import Rule
 from fedkin.couplings.sparse import ClientMatrix
+from fedkin.local.curves import row_curves
 from fedkin.local.kernels.linear import Dense, dense_layers
 from fedkin.local.mail import Mail
 from fedkin.local.relax.settings import Relaxation, edge_weights, neighbours_of
@@ -232,6 +233,10 @@ class LinearNodes:
         rows = self.shard.store["weights"][ids]
         found = {part: evaluate_rows(self.shard, ids, rows, part) for part in parts}  # type: ignore[arg-type]
         return {f"{part}_{name}": value for part, values in found.items() for name, value in values.items()}
+
+    def curves(self, ids: np.ndarray) -> dict[str, Tensor]:
+        """The arrays of `row_curves`."""
+        return row_curves(self.shard, ids, self.shard.store["weights"][ids])
 
     def disclose(self, ids: np.ndarray) -> dict[str, Tensor]:
         """The clients' rows, to be saved where they were asked for."""

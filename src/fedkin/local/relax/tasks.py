@@ -16,6 +16,7 @@ from fedkin.local.relax.settings import Relaxation, effort_of
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
 from fedkin.models.estimators import Estimators
+from fedkin.task.curves import ASK_CURVES
 
 CHOOSE, PUBLISH, MEET, ANSWER, HEAR, RELAX, EVALUATE = (
     f"{__name__}:fedrelax_{task}" for task in ("choose", "publish", "meet", "answer", "hear", "relax", "evaluate")
@@ -123,7 +124,10 @@ def relax(shard: Shard, request: Request) -> dict[str, Tensor]:
 def evaluate_learners(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Metrics of every client's own model; its row where it has one and `disclose` is set."""
     nodes, ids = _nodes(shard), request.ids
-    reply: dict[str, Tensor] = nodes.evaluate(ids, request.shared["parts"])
+    parts = request.shared["parts"]
+    reply: dict[str, Tensor] = nodes.evaluate(ids, [part for part in parts if part != ASK_CURVES])
+    if ASK_CURVES in parts:
+        reply |= nodes.curves(ids)
     if request.shared["disclose"]:
         reply |= nodes.disclose(ids)
     return reply

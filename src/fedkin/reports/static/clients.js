@@ -90,12 +90,15 @@
   byId("labels-controls").append(
     segments("Height", [["share", "Share"], ["count", "Samples"]], "share", (v) => { state.height = v; draw(); }),
     segments("Order", [["cluster", "By cluster"], ["given", "As given"]], "cluster", (v) => { state.order = v; draw(); }));
+  const longest = Math.max(...units.names.map((n) => n.length)) * 6.2 + 8;
   const totals = units.labels.map((row) => row.reduce((a, b) => a + b, 0));
   const main = units.labels.map((row) => row.indexOf(Math.max(...row)));
   let order = [], left = 46, wide = 1;
   function draw() {
-    const [c, width, height] = sized(canvas, Math.round(Math.max(280, Math.min(430, canvas.parentElement.clientWidth * 0.8))));
-    const top = 8, bottom = height - 26, most = state.height === "share" ? 1 : Math.max(...totals);
+    const room = canvas.parentElement.clientWidth;
+    const named = (room - left) / N >= 13 ? Math.min(longest, room * 0.3) : 0, below = 26 + (named ? named * 0.72 + 8 : 0);
+    const [c, width, height] = sized(canvas, Math.round(Math.max(254, Math.min(404, room * 0.74)) + below));
+    const top = 8, bottom = height - below, most = state.height === "share" ? 1 : Math.max(...totals);
     order = state.order === "given" ? units.names.map((_, k) => k) : units.names.map((_, k) => k).sort((a, b) => units.cluster[a] - units.cluster[b] || main[a] - main[b] || a - b);
     wide = (width - left - 4) / N;
     c.font = "12px " + css("--sans"); c.fillStyle = css("--soft"); c.textAlign = "right"; c.textBaseline = "middle";
@@ -116,7 +119,9 @@
       });
       if (k === state.unit) { c.strokeStyle = css("--ink"); c.lineWidth = 2; c.strokeRect(left + i * wide, y, wide - gap, bottom - y); }
     });
-    c.fillStyle = css("--soft"); c.textAlign = "center";
+    c.fillStyle = css("--soft"); c.font = "11px " + css("--sans");
+    if (named) order.forEach((k, i) => slanted(c, shorten(c, units.names[k], named - 8), left + (i + 0.5) * wide, bottom + 6));
+    c.textAlign = "center"; c.font = "12px " + css("--sans");
     c.fillText(`${N} ${unitWord}s`, left + (width - left) / 2, height - 10);
     byId("labels-about").textContent = `Training samples per class; one column per ${unitWord}.`;
     byId("labels-legend").replaceChildren(...(units.classes.length <= 24 ? units.classes.map((name, k) => swatch(category(k, units.classes.length), name)) : [rampLegend(viridis, units.classes[0], units.classes.at(-1))]));

@@ -70,6 +70,8 @@ function mixed(stops, at) {
   const [a, b] = [channels(stops[k]), channels(stops[k + 1])];
   return a.map((v, c) => Math.round(v + (b[c] - v) * (x - k)));
 }
+/** Ink that can be read on a colour. */
+const contrast = ([r, g, b]) => (0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#1c2430" : "#ffffff");
 const mix = (stops, at) => `rgb(${mixed(stops, at).join(",")})`;
 
 // ---- scales -----------------------------------------------------------------------------------------------------------
@@ -90,6 +92,12 @@ function extent(values) {
 }
 const path = (points) => points.filter(([, y]) => known(y)).map(([x, y], k) => (k ? "L" : "M") + x.toFixed(1) + " " + y.toFixed(1)).join("");
 const sortedBy = (keys) => keys.map((_, k) => k).sort((a, b) => keys[a] - keys[b] || a - b);
+
+/** Methods by the mean of their deployed models, the best first. */
+function ranked(list) {
+  const mean = (k) => { const own = methods[k].values.deployed.filter(known); return own.reduce((a, b) => a + b, 0) / Math.max(own.length, 1); };
+  return [...list].sort((a, b) => (metric.larger ? mean(b) - mean(a) : mean(a) - mean(b)));
+}
 
 // ---- controls ----------------------------------------------------------------------------------------------------------
 

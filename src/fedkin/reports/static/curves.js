@@ -23,7 +23,7 @@ function lineChart(box, lines, { text, height = 320, label, log = false }) {
   for (const l of lines) if (l.band) {
     const side = (end) => l.x.map((x, k) => [X(x), known(end[k]) ? Y(end[k]) : null]);
     const up = side(l.band[1]), down = side(l.band[0]).reverse();
-    root.append(svg("path", { d: path([...up, ...down]) + "Z", fill: l.colour, "fill-opacity": 0.14, class: "band" }));
+    root.append(svg("path", { d: path([...up, ...down]) + "Z", fill: l.colour, "fill-opacity": 0.16, stroke: l.colour, "stroke-opacity": 0.4, "stroke-width": 0.8, class: "band" }));
   }
   for (const l of lines) {
     root.append(svg("path", { d: path(l.x.map((x, k) => [X(x), known(l.y[k]) ? Y(l.y[k]) : null])), fill: "none", stroke: l.colour, "stroke-width": 2.2, "stroke-dasharray": l.dash || null, "stroke-linejoin": "round", class: "line" }));
@@ -47,16 +47,22 @@ const lineSample = (m) => svg("svg", { viewBox: "0 0 26 10", "aria-hidden": "tru
 
 (function learningCurves() {
   const names = Object.keys(methods[0].curves).filter((name) => methods.some((m) => m.curves[name].pre));
-  if (!names.length) { byId("curves").hidden = true; return; }
+  const rounds = new Set(methods.flatMap((m) => names.flatMap((name) => ["pre", "post"].flatMap((when) => m.curves[name]?.[when]?.round ?? []))));
+  if (rounds.size < 2) { byId("curves").hidden = true; return; }
   const several = methods.some((m) => m.runs > 1);
   const anyPost = methods.some((m) => m.curves[names[0]]?.post);
   const deployedAfter = methods.filter((m) => m.deploys === "trained").length * 2 >= methods.length;
   const state = { name: names[0], when: anyPost && deployedAfter ? "post" : "pre", band: several ? "seeds" : "clients", off: new Set() };
+  const drawnMethods = methods.map((m, k) => k).filter((k) => methods[k].curves[names[0]]?.[state.when]?.round.length > 1);
+  const alone = methods.findIndex((m) => m.alone);
+  // The bands of many methods would merge into one block: that of one is shown, at first of the best.
+  state.of = drawnMethods.length <= 2 ? "all" : String(ranked(drawnMethods).find((k) => k !== alone) ?? drawnMethods[0]);
   const bands = [...(several ? [["seeds", "Seeds"]] : []), ["clients", "Clients"], ["none", "No band"]];
   const readable = (name) => name.replaceAll("_", " ");
   const controls = byId("curves-controls");
   if (anyPost) controls.append(segments("Local training", [["pre", "Before"], ["post", "After"]], state.when, (v) => { state.when = v; draw(); }));
   controls.append(segments("Band", bands, state.band, (v) => { state.band = v; draw(); }));
+  if (drawnMethods.length > 2) controls.append(selector("of", [["all", "all methods"], ...drawnMethods.map((k) => [String(k), methods[k].label])], state.of, (v) => { state.of = v; draw(); }));
   if (names.length > 1) controls.append(selector("Metric", names.map((n) => [n, readable(n)]), state.name, (v) => { state.name = v; draw(); }));
 
   const legend = byId("curves-legend");
@@ -72,11 +78,12 @@ const lineSample = (m) => svg("svg", { viewBox: "0 0 26 10", "aria-hidden": "tru
   function draw() {
     const lines = methods.map((m, k) => {
       const c = m.curves[state.name]?.[state.when];
-      return c && !state.off.has(k) ? { label: m.label, colour: m.colour, dash: m.dash, x: c.round, y: c.mean, band: c[state.band] || null } : null;
+      return c && !state.off.has(k) ? { label: m.label, colour: m.colour, dash: m.dash, x: c.round, y: c.mean, band: (["all", String(k)].includes(state.of) && c[state.band]) || null } : null;
     }).filter(Boolean);
     const when = state.when === "pre" ? "before local training, as received" : "after local training";
     const band = { seeds: " The band spans the seeds.", clients: " The band spans the 10th to the 90th percentile client.", none: "" }[state.band];
-    byId("curves-about").textContent = `Mean ${readable(state.name)} over clients, ${when}.${band}`;
+    const whose = state.of === "all" || state.band === "none" ? "" : ` of ${methods[state.of].label}`;
+    byId("curves-about").textContent = `Mean ${readable(state.name)} over clients, ${when}.${band.replace("The band", `The band${whose}`)}`;
     const text = state.name === metric.name ? amount : metric.percentages.includes(state.name) ? percentage : plain;
     lineChart(byId("curves-plot"), lines, { text, label: `Learning curves: ${readable(state.name)} by round for ${lines.map((l) => l.label).join(", ")}` });
   }

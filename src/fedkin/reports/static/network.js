@@ -124,7 +124,7 @@
   function about(g) {
     const drawnEdges = g.from.length < g.edges ? `the ${g.from.length.toLocaleString("en")} strongest of ${g.edges.toLocaleString("en")} edges` : `${g.edges.toLocaleString("en")} edges`;
     const who = units.grouped ? `${page.clients.toLocaleString("en")} clients in ${N} groups` : `${N.toLocaleString("en")} clients`;
-    byId("network-about").textContent = `${who}, ${drawnEdges}, used by ${g.used_by.join(", ")}. Thicker edges are heavier, larger discs hold more samples. Drag to pan; click, then scroll or press + and − to zoom; arrow keys walk from ${unitWord} to ${unitWord}.`;
+    byId("network-about").textContent = `${who}, ${drawnEdges}, ${g.kin ? "who helps whom by" : "known to"} ${g.used_by.join(", ")}. Thicker edges are heavier, larger discs hold more samples. Drag to pan; click, then scroll or press + and − to zoom; arrow keys walk from ${unitWord} to ${unitWord}.`;
   }
 
   function legend() {
