@@ -282,9 +282,8 @@ def on_own_samples(
             outputs = torch.cat([kernel.outputs(own, samples.inputs(some)) for some in slabs(index, samples)], 1)
         look(chosen, outputs, samples.y[index], real)
 
-    with shard.kernel() as kernel:
-        per_client = max(1, int(sizes.max(initial=1)) * max(1, samples.numbers))
-        size = max(1, min(kernel.chunk, limit // per_client))
+    per_client = max(1, int(sizes.max(initial=1)) * max(1, samples.numbers))
+    size = max(1, min(shard.together, limit // per_client))
     if samples.count:
         shard.each(work, shard.chunks(ids, sizes, size))
 
