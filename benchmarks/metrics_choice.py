@@ -4,7 +4,8 @@
     python benchmarks/metrics_choice.py --show        prints the table for docs/learning.md from the JSON
 
 Two real sets (heart: 4 hospitals, wisdm: people with a telephone) and a made table with 4 % positives. The method is chosen
-by the mean over clients and seeds on validation samples; what is told of it is measured on test samples.
+by the mean over clients and seeds on validation samples; what is told of it is measured on test samples. Its lead over the next
+is told with the standard error over seeds (every seed draws the split and the weights anew), both methods on the same splits.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fedkin.task.metrics import find_metric
 HERE = Path(__file__).resolve().parent
 METHODS = ("local", "fedavg", "fedavgft", "fedpnp", "fedu", "ditto")
 TRAINING: dict[str, Any] = {"lr": 0.1, "steps": 10, "batch_size": 32}
-ROUNDS, SEEDS = 20, (0, 1)
+ROUNDS, SEEDS = 20, (0, 1, 2, 3, 4)
 METRICS = ("accuracy", "auroc")
 WAYS: dict[str, dict[str, Any]] = {
     "plain loss, by accuracy": {"headline": "accuracy"},
@@ -55,7 +56,7 @@ SETS = {"heart": "mlp:16", "wisdm": "mlp:32", "made": "mlp:16"}
 
 
 def measure(name: str, way: str) -> dict[str, dict[str, Any]]:
-    """Per method, the mean over clients and seeds of both metrics, on validation and on test samples."""
+    """Per method and seed, the mean over clients of both metrics, on validation and on test samples."""
     made = [algorithms.make(method, TRAINING) for method in METHODS]
     options = {"metrics": METRICS, "rounds": ROUNDS, "eval_every": ROUNDS, **WAYS[way]}
     found = compare(lambda seed: load(name, seed), SETS[name], made, SEEDS, **options)
@@ -63,19 +64,20 @@ def measure(name: str, way: str) -> dict[str, dict[str, Any]]:
     for method in METHODS:
         finals = [result.metrics["deployed"] for result in found.results if result.algorithm == method]
         keys = [f"{part}_{metric}" for part in ("validation", "test") for metric in METRICS]
-        values = {key: np.array([final[key] for final in finals], dtype=float) for key in keys}
-        lines[method] = {key: float(np.nanmean(value)) for key, value in values.items()}
+        values = {key: np.array([final[key] for final in finals], dtype=float) for key in keys}  # (seeds, clients)
+        lines[method] = {key: np.nanmean(value, axis=1).tolist() for key, value in values.items()}
         lines[method]["valued"] = int(np.isfinite(values["test_auroc"]).sum())
         lines[method]["clients"] = int(values["test_auroc"].size)
     return lines
 
 
-def chosen(lines: dict[str, dict[str, Any]], headline: str) -> tuple[str, float]:
-    """The method that is best on validation samples (of equals the first), and by how much it is ahead of the next."""
+def chosen(lines: dict[str, dict[str, Any]], headline: str) -> tuple[str, float, float]:
+    """The method that is best on validation samples (of equals the first), its lead over the next, and the lead's standard error."""
     sign = 1 if find_metric(headline).larger_is_better else -1
-    scores = {method: sign * own[f"validation_{headline}"] for method, own in lines.items()}
-    first, second = sorted(scores.values(), reverse=True)[:2]
-    return max(scores, key=lambda method: scores[method]), first - second
+    scores = {method: sign * np.array(own[f"validation_{headline}"]) for method, own in lines.items()}
+    first, second = sorted(scores, key=lambda method: -float(scores[method].mean()))[:2]
+    lead = scores[first] - scores[second]
+    return first, float(lead.mean()), float(lead.std(ddof=1) / np.sqrt(len(lead)))
 
 
 HEAD = ("Data", "Chosen", "Method", "Ahead of the next, validation", "Test accuracy", "Test AUROC", "Have an AUROC")
@@ -86,10 +88,19 @@ def table(found: dict[str, Any]) -> str:
     rows = [HEAD, ("---",) * len(HEAD)]
     for name, ways in found["sets"].items():
         for way, lines in ways.items():
-            method, ahead = chosen(lines, WAYS[way]["headline"])
+            method, ahead, error = chosen(lines, WAYS[way]["headline"])
             own = lines[method]
-            tested = (f"{100 * own[f'test_{metric}']:.1f}" for metric in METRICS)
-            rows.append((name, way, method, f"{100 * ahead:.2f}", *tested, f"{own['valued']} of {own['clients']}"))
+            tested = (f"{100 * np.mean(own[f'test_{metric}']):.1f}" for metric in METRICS)
+            rows.append(
+                (
+                    name,
+                    way,
+                    method,
+                    f"{100 * ahead:.2f} ± {100 * error:.2f}",
+                    *tested,
+                    f"{own['valued']} of {own['clients']}",
+                )
+            )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -49,12 +49,16 @@ def test_the_page_has_a_row_per_finished_federation_and_keeps_its_text(benchmark
         "auto standard": own,
         **fixed,
     }
-    record = {"case": "made up", "seed": 0, "clients": 20, "metric": "accuracy", "methods": methods, "newcomers": late}
+    told = {"clients": 20, "metric": "accuracy", "methods": methods, "newcomers": late}
+    record = {"case": "made up", "seed": 0, "ways": {}, **told}
     half = {**record, "case": "killed half-way"}
     del half["newcomers"]
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    written(page, [record, half])
+    behind = {**methods, "auto standard": own | {"mean": 0.8}}
+    two = [{"case": "two seeds", "seed": 0, "ways": {}, **told}]
+    two.append({**two[0], "seed": 1, "methods": behind})
+    written(page, [record, half, *two, {"case": "not again", "seed": 0, **told}])
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith(f"{END}\nafter\n")
@@ -62,3 +66,8 @@ def test_the_page_has_a_row_per_finished_federation_and_keeps_its_text(benchmark
     assert "killed half-way" not in text
     assert "received 86.0/70.0" in text
     assert "| made up | +4 ✓ | +0 ✓ | 0 of 20 ✓ |" in text
+    assert (
+        "| two seeds | −1 (± 7.1 over seeds) ✓ | +0 ✓ | 0 of 20 ✓ |" in text
+    )  # +4 and −6: level within their deviation
+    assert "| not again † | 1 |" in text  # an earlier design is told of, and not counted
+    assert "Of 2 federations" in text
