@@ -173,8 +173,10 @@ def train_chunks(
             return plan_batches(drawn, sizes[place], offsets[place], *how, shard.changes(named, round, keys[place]))
 
         pick = torch.as_tensor(place)
-        run = slice(place[0], place[-1] + 1) if (np.diff(place) == 1).all() else None
-        own = rows[pick] if run is None else rows[run]  # clients side by side are trained where they are
+        # Clients side by side are trained where they are by the linear kernel; others round otherwise there, from run to run.
+        beside = shard.choice.name == "linear" and bool((np.diff(place) == 1).all())
+        run = slice(place[0], place[-1] + 1) if beside else None
+        own = rows[pick] if run is None else rows[run]
         own_counters = None if counters is None else counters[pick]
         with shard.kernel() as plain, seeded(shard, words[place[0]]):
             kernel: Kernel = plain if private is None else private.kernel(place)
