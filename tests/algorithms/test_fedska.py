@@ -214,6 +214,7 @@ def test_the_server_sees_features_and_gradients_only(monkeypatch: pytest.MonkeyP
     training, gradient = "fedkin.algorithms.fedska:fedska", "fedkin.algorithms.fedska:fedska gradient"
     told = {"rows", "loss", "moved", "features"}
     looking = {"model", "counters", "test_loss", "test_accuracy", "test_count", "test_distinct_count"}
+    looking |= {"roc", "calibration", "halvings", "halved_in"}
     assert told <= seen[training] <= told | looking
     assert seen[gradient] == {"gradient", "loss"}
     assert set(seen) == {training, gradient, "evaluate"}

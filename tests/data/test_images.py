@@ -17,7 +17,7 @@ ARRAYS = {
 
 
 def load(standardise: str = "unit", files: str = "all", shape: str = "image"):  # type: ignore[no-untyped-def]
-    return images(ARRAYS, Recipe(clients=3, partition="iid"), range(4), standardise, files, shape, None)
+    return images(range(4), "")(ARRAYS, Recipe(clients=3, partition="iid"), standardise, files, shape)
 
 
 def test_ranges_types_and_shapes() -> None:

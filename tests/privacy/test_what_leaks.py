@@ -23,8 +23,9 @@ def overheard(federation: Federation, model: str, method: Any, rounds: int = 1) 
     ask = run.clients.ask
 
     def listening(task: str, ids: Any, per_client: Any = None, shared: Any = None, **more: Any) -> Any:
+        told = {key: value.clone() for key, value in (per_client or {}).items()}  # a run may write over its rows
         replies = ask(task, ids, per_client, shared, **more)
-        heard.append((task.rpartition(":")[2], {**(shared or {}), **(per_client or {})}, replies))
+        heard.append((task.rpartition(":")[2], {**(shared or {}), **told}, replies))
         return replies
 
     run.clients.ask = listening  # type: ignore[method-assign]

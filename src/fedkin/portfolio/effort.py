@@ -38,7 +38,7 @@ EFFORTS = {
 def climbed(steps: Sequence[float], loss: Callable[[float], float]) -> float:
     """The step with the smallest loss: from the middle of the list upwards while the loss falls, or else downwards.
 
-    >>> climbed((1, 3, 10, 30, 100), lambda rate: (rate - 20) ** 2)
+    >>> climbed((1, 3, 10, 30, 100), lambda rate: (rate - 25) ** 2)
     30
     """
     place = len(steps) // 2
