@@ -134,6 +134,7 @@ SEAMS = {
     "local/samples.py": {"numpy", "cpu", "tolist"},  # rows that are read from a file or a data set; steps of a plan
     "local/changes.py": {"tolist"},  # how many samples of each client are real
     "local/noise.py": {"tolist"},
+    "local/kernels/linear.py": {"tolist"},  # how many samples of each client were drawn, in private training, which is of the processor
     "local/kernels/grouped.py": {"tolist"},  # which clients have a short batch
     "couplings/clustering.py": {"numpy", "cpu", "tolist"},  # clusters are found by SciPy on K×K numbers
     "couplings/clusters.py": {"numpy", "cpu"},

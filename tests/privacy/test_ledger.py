@@ -97,7 +97,7 @@ def test_a_run_stops_at_its_budget_and_others_on_the_same_data_go_on_counting(tm
         resume(out, rounds=60)
     shared = {**PRIVACY, "ledger": str(out / LEDGER)}
     with pytest.raises(FedkinError, match="privacy budget does not last for another round: client"):
-        train(digits(), "mlr", "fedu", graph="complete", rounds=3, privacy=shared)
+        train(digits(), "mlr", "fedu", graph="complete", rounds=3, privacy=shared, progress=True)
     more = train(digits(), "mlr", "fedavg", rounds=2, privacy={**shared, "epsilon": 9.0, "noise": 3.0})
     assert float(more.extras["epsilon"].min()) > float(result.extras["epsilon"].min())
 

@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy  # its parts are imported when they are first used
 from scipy.special import gammaln, logsumexp
 
 from fedkin.errors import FedkinError
@@ -94,14 +94,14 @@ def noise_for(epsilon: float, delta: float, rate: float, steps: int) -> float:
         raise FedkinError(f"epsilon = {epsilon:g} is out of reach in {steps:,} steps; take fewer, or a larger epsilon")
     if excess(low) <= 0:
         return math.exp(low)
-    chosen = math.exp(brentq(excess, low, high, xtol=1e-6)) * SAFE
+    chosen = math.exp(scipy.optimize.brentq(excess, low, high, xtol=1e-6)) * SAFE
     if epsilon_of(cost_of_steps(rate, chosen, steps), delta) < 0.99 * epsilon:  # orders between 1 and 2 matter
 
         def exact(log_noise: float) -> float:
             return math.log(epsilon_of(cost_of_steps(rate, math.exp(log_noise), steps), delta) / epsilon)
 
         most = math.log(chosen)
-        chosen = math.exp(brentq(exact, most - 1, most, xtol=1e-4) + 2e-4) * SAFE
+        chosen = math.exp(scipy.optimize.brentq(exact, most - 1, most, xtol=1e-4) + 2e-4) * SAFE
     return chosen
 
 

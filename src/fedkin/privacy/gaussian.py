@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from scipy.optimize import brentq
+import scipy  # its parts are imported when they are first used
 from scipy.special import log_ndtr
 
 from fedkin.errors import FedkinError
@@ -42,7 +42,7 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> fl
     low = high / 2
     while gaussian_delta(epsilon, low) <= delta:
         low /= 2
-    root = brentq(
+    root = scipy.optimize.brentq(
         lambda s: math.log(max(gaussian_delta(epsilon, s), 1e-300) / delta), low, high, xtol=1e-14, rtol=1e-12
     )
     return sensitivity * root * (1 + 1e-9)  # on the private side of the root

@@ -45,25 +45,37 @@ def taken(x: Tensor, rows: Tensor, out: Tensor, factor: float, shift: Tensor, sp
     return rescaled(x.index_select(0, rows), out, factor, shift, spread)
 
 
-def product(left: Tensor, right: Tensor, ragged: bool = False) -> Tensor:
+def large(matrices: Tensor) -> bool:
+    """Whether matrices (k, out, in) are multiplied client by client where batches differ in size: padding costs more than calls."""
+    return matrices.shape[1] * matrices.shape[2] >= 2**14
+
+
+def product(left: Tensor, right: Tensor, counts: list[int] | None = None) -> Tensor:
     """(k, out, in) × (k, in, n) → (k, out, n), in memory one output after the other, or one sample (column) after the other.
 
     Small products are fastest where many neighbours in the result fill the processor's vectors: 20 samples of 100 outputs,
-    one after the other, take 0.75 of the time, those of 10 outputs 1.4 of it (measured). Hence from 32 outputs on, and where n
-    is `ragged`, no multiple of eight: one output after the other then takes up to twice as long.
+    one after the other, take 0.75 of the time, those of 10 outputs 1.4 of it (measured). Hence from 32 outputs on, and where
+    clients have `counts` samples of their own (k,), so that n is no multiple of eight: one output after the other then takes up
+    to twice as long. Of large matrices padding is left out; its results are 0.
     """
-    if ragged or left.shape[1] >= 32:
+    if counts is not None and large(left):
+        found = right.new_zeros([left.shape[0], right.shape[2], left.shape[1]])
+        inputs, weights, results = right.transpose(1, 2).unbind(), left.transpose(1, 2).unbind(), found.unbind()
+        for k in range(len(counts)):
+            torch.mm(inputs[k][: counts[k]], weights[k], out=results[k][: counts[k]])
+        return found.transpose(1, 2)
+    if counts is not None or left.shape[1] >= 32:
         return torch.bmm(right.transpose(1, 2), left.transpose(1, 2)).transpose(1, 2)
     return torch.bmm(left, right)
 
 
 def forward(
-    weights: list[Tensor], biases: list[Tensor], activations: list[str], x: Tensor, ragged: bool = False
+    weights: list[Tensor], biases: list[Tensor], activations: list[str], x: Tensor, counts: list[int] | None = None
 ) -> list[Tensor]:
-    """Inputs (k, d, n) and what every layer makes of them, (k, out, n); `ragged` as in `product`."""
+    """Inputs (k, d, n) and what every layer makes of them, (k, out, n); `counts` as in `product`."""
     a = [x]
     for layer in range(len(weights)):
-        z = product(weights[layer], a[layer], ragged)
+        z = product(weights[layer], a[layer], counts)
         if biases[layer].numel() > 0:
             z.add_(biases[layer].unsqueeze(2))
         if activations[layer] == "relu":
@@ -109,7 +121,7 @@ def below(weight: Tensor, delta: Tensor, a: Tensor, activation: str, more: Tenso
     if more is not None:
         delta.add_(more)
     if activation == "relu":
-        delta.mul_(a.sign())  # 0 or 1; a > 0 would first be made numbers, at five times the cost
+        delta = torch.ops.aten.threshold_backward(delta, a, 0)  # 0 where a is 0, else as it is
     elif activation == "tanh":
         delta.mul_(1 - a.square())
     return delta
@@ -168,12 +180,13 @@ def descend_chain(
     active, batch = index.shape[0], index.shape[2]
     buffer = share.new_empty([active * batch, x.shape[1]])  # fresh memory for every step costs as much as the copy
     total = share.new_zeros([active])
-    layers = len(weights)
+    layers, w, b = len(weights), weights, biases
     for step in range(index.shape[1]):
         while steps[active - 1] <= step:
             active -= 1
+        if active < w[0].shape[0]:
+            w, b = [tensor[:active] for tensor in weights], [tensor[:active] for tensor in biases]
         inputs, targets = batch_at(x, y, index[:active, step], buffer, factor, shift, spread)
-        w, b = [tensor[:active] for tensor in weights], [tensor[:active] for tensor in biases]
         a = forward(w, b, activations, inputs)
         loss, delta = output_gradient(a[-1], targets, share[:active, step], form, bend, class_weight)
         total[:active] += loss
@@ -184,7 +197,9 @@ def descend_chain(
                 delta = below(w[layer], delta, a[layer], activations[layer - 1])
             w[layer].baddbmm_(slope, a[layer].transpose(1, 2), beta=shrink, alpha=-rate)
             if b[layer].numel() > 0:
-                b[layer].mul_(shrink).sub_(slope.sum(dim=2), alpha=rate)
+                if shrink != 1:
+                    b[layer].mul_(shrink)
+                b[layer].sub_(slope.sum(dim=2), alpha=rate)
             if len(push) > 0:
                 w[layer].add_(push[layer][:active])
                 b[layer].add_(push[layers + layer][:active])
@@ -255,6 +270,7 @@ def private_step(
     inputs: Tensor,
     targets: Tensor,
     share: Tensor,
+    counts: list[int],
     rate: float,
     shrink: float,
     form: str,
@@ -264,10 +280,11 @@ def private_step(
 ) -> Tensor:
     """One step of all clients w ← shrink·w − rate·Σ_i share_i clip(∇ℓ_i) + push, in place; returns losses (k,).
 
-    inputs (k, d, b); share (k, b); `push` is empty, or one tensor per weight and then per bias.
+    inputs (k, d, b); share (k, b), 0 after the first `counts` (k,) samples of each client; `push` is empty, or one tensor per
+    weight and then per bias.
     """
     layers = len(weights)
-    a = forward(weights, biases, activations, inputs, ragged=True)
+    a = forward(weights, biases, activations, inputs, counts)
     losses, delta = output_gradient(a[-1], targets, (share > 0).to(share.dtype), form, bend, class_weight)
     deltas = [delta]
     for depth in range(layers - 1):
@@ -277,7 +294,12 @@ def private_step(
     deltas.reverse()
     clip_samples(a, deltas, biases, share, clip)
     for layer in range(layers):
-        weights[layer].baddbmm_(deltas[layer], a[layer].transpose(1, 2), beta=shrink, alpha=-rate)
+        if large(weights[layer]):
+            w, d, x = weights[layer].unbind(), deltas[layer].unbind(), a[layer].transpose(1, 2).unbind()
+            for k in range(len(counts)):
+                w[k].addmm_(d[k][:, : counts[k]], x[k][: counts[k]], beta=shrink, alpha=-rate)
+        else:
+            weights[layer].baddbmm_(deltas[layer], a[layer].transpose(1, 2), beta=shrink, alpha=-rate)
         if biases[layer].numel() > 0:
             biases[layer].mul_(shrink).sub_(deltas[layer].sum(dim=2), alpha=rate)
         if len(push) > 0:
@@ -288,6 +310,7 @@ def private_step(
 
 rescaled = script(rescaled)
 taken = script(taken)
+large = script(large)
 product = script(product)
 forward, output_gradient, below = script(forward), script(output_gradient), script(below)
 batch_at, clip_samples = script(batch_at), script(clip_samples)

@@ -246,12 +246,13 @@ class LinearKernel:
 
         `noise(a)` is that of a step of the first `a` clients, piece by piece: the first client of a piece, and numbers (m, P).
         """
-        parameters = self._flat(rows)
-        blocks = [tensor.contiguous() for tensor in parameters]
+        parameters, width = self._flat(rows), self.layout.n_parameters
+        half, inside = len(self.layers), any(chain.large(tensor) for tensor in parameters[: len(self.layers)])
+        # Large matrices are multiplied one by one: where they are in the rows is no matter, and noise takes one pass.
+        blocks = parameters if inside else [tensor.contiguous() for tensor in parameters]
         pushes = [] if push is None else [tensor.contiguous() for tensor in self._flat(push)]
-        half, total = len(self.layers), rows.new_zeros(len(rows))
         how = rate, shrink, self.form, self.bend, self.class_weight.to(rows.dtype), clip
-        drawn, added = total, blocks
+        total = rows.new_zeros(len(rows))
         for batch in batches:
             active = batch.active
             some = [tensor[:active] for tensor in blocks]
@@ -263,16 +264,19 @@ class LinearKernel:
                 batch.x.flatten(2).transpose(1, 2),
                 batch.y,
                 batch.weight,
+                torch.count_nonzero(batch.weight, dim=1).tolist(),
                 *how,
             )
             for first, numbers in noise(active):
-                if numbers is not drawn:  # a large model's come in the same memory each time
-                    drawn, added = numbers, self._flat(numbers)
                 own = slice(first, first + numbers.shape[0])
-                for block, disturbance in zip(blocks, added):
+                if inside:
+                    rows[own, :width].sub_(numbers, alpha=rate)
+                    continue
+                for block, disturbance in zip(blocks, self._flat(numbers)):
                     block[own].sub_(disturbance, alpha=rate)
-        for old, new in zip(parameters, blocks):
-            old.copy_(new)
+        if not inside:
+            for old, new in zip(parameters, blocks):
+                old.copy_(new)
         return total
 
     def _tensors(self, rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
