@@ -122,7 +122,8 @@ class Defence:
         return Robust(coupling, rule_of(self.robust))
 
     def tried(self, models: Tensor, pairs: sp.csr_array) -> tuple[sp.csr_array, np.ndarray]:
-        """The loss of model j on client i's training samples, on the given pairs, and its noise (K,).
+        """The loss of model j on client i's validation samples (training samples, where it has none), on the given pairs, and
+        its noise (K,).
 
         A client that does not answer finds all models alike.
         """
@@ -134,7 +135,7 @@ class Defence:
                 ids = asked[some]
                 peers = np.stack([pairs.indices[slice(*pairs.indptr[k : k + 2])] for k in ids])
                 tried = {"models": shared[torch.as_tensor(peers.astype(np.int64))]}
-                told = self.clients.ask(TRANSFER, ids, tried, {"private": self.private, **self.home})
+                told = self.clients.ask(TRANSFER, ids, tried, {"private": self.private, "held_out": True, **self.home})
                 for k, found in zip(told.ids, told["transfer"].cpu().numpy()):
                     losses.data[slice(*losses.indptr[k : k + 2])] = found
                 noise[told.ids] = told["noise"].cpu().numpy()

@@ -14,6 +14,7 @@ from fedkin import algorithms, cli
 from fedkin.attacks import ATTACKS, Attack, attackers, poisoned, study, under_attack
 from fedkin.attacks.behaviour import Sight
 from fedkin.errors import FedkinError
+from fedkin.federation import Federation
 from fedkin.run import make_options
 from fedkin.testing import uneven_federation
 
@@ -121,11 +122,30 @@ def test_the_command_writes_a_table_json_and_pictures(tmp_path: Path) -> None:
         ("--attacks sing-flip", "did you mean 'sign-flip'"),
         ("--attackers x", "give a number"),
         ("--attackers 6", "honest"),
+        ("--attackers 0", "at least 1"),
+        ("--robust klip", "did you mean 'clip'"),
+        ("--algorithms fedu,global", "no coupling of rows to guard"),
+        ("--algorithms fedu,mocha --model mlp", "mocha"),
+        ("--data school --attacks backdoor", "needs classes"),
     ],
 )
-def test_bad_input_gets_one_line(flags: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    base = "attack --data digits --clients 6 --rounds 1 --algorithms fedavg"
+def test_bad_input_gets_one_line_before_anybody_trains(
+    flags: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = "attack --rounds 1 --algorithms fedavg" + ("" if "--data" in flags else " --data digits --clients 6")
     with pytest.raises(SystemExit) as stopped:
         cli.app([*base.split(), *flags.split()])
     assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert message in told.err
+    assert "local" not in told.out
+
+
+def test_without_names_a_study_leaves_out_attacks_that_the_task_has_no_samples_for() -> None:
+    rng = np.random.default_rng(0)
+    parts = {f"c{k}": (rng.normal(size=(12, 3)), rng.normal(size=12)) for k in range(4)}
+    federation = Federation.from_arrays(parts, task="regression", test_fraction=0.25)
+    found = study(federation, "linear", ["fedavg"], None, [1], make_options(rounds=1))
+    assert "backdoor" not in {cell.attack for cell in found.cells}
+    assert len(found.cells) == len(ATTACKS) - 1
+    assert not any(cell.broke for cell in found.cells)

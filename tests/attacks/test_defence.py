@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from fedkin.attacks import Attack, attackers, study, under_attack
 from fedkin.couplings import Identity
 from fedkin.defence import STRENGTHS, parsed
 from fedkin.errors import FedkinError
-from fedkin.federation import Federation
+from fedkin.federation import Federation, Split
 from fedkin.run import make_options
 from fedkin.testing import uneven_federation
 from fedkin.testing.algorithms import SCATTERED
@@ -54,6 +55,28 @@ def test_dfedu_defends_itself_as_fedu_s_server_does(robust: str) -> None:
         for name in ("fedu", "dfedu")
     ]
     np.testing.assert_allclose(rows[0], rows[1], atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedu", "dfedu"])
+def test_evidence_is_of_validation_samples_where_a_client_has_some(method: str) -> None:
+    """Other validation samples give other rows; without any, training samples are the evidence."""
+    held, options = (
+        uneven_federation((24, 18, 17, 20, 30, 12)),
+        {"rounds": 2, "dtype": "float64", "validation": "given"},
+    )
+    made = algorithms.make(method, {**TRAINING, "robust": "evidence"})
+    rng = np.random.default_rng(0)
+    rows = []
+    for size in (0, 8, 8):
+        parts = [held.train.x[:1].repeat(size, axis=0) + 3 * rng.normal(size=(size, 5)) for _ in held.names]
+        y = [rng.integers(0, 3, size) for _ in held.names]
+        offsets = np.arange(len(held) + 1) * size
+        validation = Split(np.concatenate(parts).astype(held.train.x.dtype), np.concatenate(y), offsets)
+        rows.append(fedkin.train(replace(held, validation=validation), "mlp:6", made, **options).server_rows.numpy())
+    plain = fedkin.train(held, "mlp:6", made, **options).server_rows.numpy()
+    np.testing.assert_array_equal(rows[0], plain)
+    assert np.abs(rows[1] - rows[0]).max() > 1e-6
+    assert np.abs(rows[2] - rows[1]).max() > 1e-6
 
 
 def test_private_tensors_are_tried_with_the_client_s_own() -> None:
@@ -112,6 +135,17 @@ def test_rows_beyond_all_measure_do_not_stop_fedcedar(digits: Federation) -> Non
     made = algorithms.make("fedcedar", {**TRAINING, "robust": "clip"})
     result = under_attack(digits, "mlp:16", made, make_options(rounds=3), flood, np.array([4]))
     assert np.isfinite(result.rows[np.arange(12) != 4]).all()
+
+
+def test_attackers_that_are_clusters_of_their_own_have_no_more_voice_than_members(digits: Federation) -> None:
+    """Reversed labels make two or three attackers a cluster or two of five: half of every model, without a defence."""
+    made = algorithms.make("fedcedar", {**TRAINING, "steps": 10})
+    options = make_options(rounds=20, eval_every=20)
+    (told,) = study(digits, "mlp:16", [made], ("label-flip",), (3,), options).cells
+    assert told.attacked is not None
+    assert told.guarded is not None
+    assert told.attacked < told.clean - 0.05
+    assert told.guarded > told.clean - 0.03
 
 
 def test_an_influence_matrix_follows_the_guarded_weights(digits: Federation) -> None:

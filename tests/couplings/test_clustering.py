@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from sklearn.metrics import rand_score
 
+from fedkin.couplings import clustering
 from fedkin.couplings.clustering import (
     by_name,
     embed,
@@ -136,3 +137,14 @@ def test_labels_are_told_by_name_in_order_or_by_the_data() -> None:
     assert told_labels("x: groups", None, names, {}) is None
     with pytest.raises(FedkinError, match="x: groups has 1 labels for 2 clients"):
         told_labels("x: groups", (1,), names, {})
+
+
+def test_many_rows_are_clustered_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    rows = torch.from_numpy(
+        rng.standard_normal((6, 40))[rng.integers(0, 6, 120)] + 0.3 * rng.standard_normal((120, 40))
+    )
+    paired = k_means(rows, 6, seed=1)
+    monkeypatch.setattr(clustering, "MOST_PAIRED", 100)
+    assert np.array_equal(k_means(rows, 6, seed=1), paired)
+    assert np.array_equal(k_means(torch.ones((120, 3)), 6, seed=1), np.zeros(120))

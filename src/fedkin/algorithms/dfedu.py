@@ -17,7 +17,7 @@ from fedkin.couplings.trust import trust_in
 from fedkin.defence import EVIDENCE, parsed, rule_for_letters
 from fedkin.local.shard import Shard
 from fedkin.local.tasks import Request, client_task
-from fedkin.local.transfer import judged_losses, losses_of, tried_models
+from fedkin.local.transfer import held_out, judged_losses, losses_of, tried_models
 from fedkin.privacy.settings import Level
 
 PULL = f"{__name__}:dfedu"
@@ -41,6 +41,7 @@ class DFedU(LaplacianRegularised):
     title: ClassVar[str] = "dFedU"
     protects: ClassVar[tuple[Level, ...]] = ("sample",)
     along_edges: ClassVar[bool] = True
+    defence: ClassVar[str] = "geometric-median"
     keeps: ClassVar[tuple[str, ...]] = ("edge_traffic",)
 
     def private(self, setting: Setting) -> tuple[str, ...]:
@@ -116,7 +117,7 @@ def guarded_pull(shard: Shard, request: Request, own: Tensor, step: float, robus
     pull = torch.as_tensor(step * mail.links.toarray()[0])
     if parsed(robust)[0] == EVIDENCE:
         tried = replace(request, per_client={"models": values[None, 1:]})
-        losses, noise = judged_losses(losses_of(shard, shard.train, k, tried_models(shard, tried)[0]))
+        losses, noise = judged_losses(losses_of(shard, held_out(shard, k), k, tried_models(shard, tried)[0]))
         pull = pull * torch.as_tensor(trust_in(losses.cpu().numpy(), float(noise), parsed(robust)[1] or 0.0))
     weights = torch.cat([1 - pull.sum()[None], pull])
     return rule_for_letters(robust)(values, weights, 0)[0]

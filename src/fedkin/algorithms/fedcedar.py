@@ -13,7 +13,16 @@ from torch import Tensor
 from fedkin.algorithm import Algorithm, Deploys, Setting, State, mix, place
 from fedkin.clients import Replies, only
 from fedkin.couplings.clustering import Labels, by_name, k_means, lasting_names, rand_index, told_labels
-from fedkin.couplings.clusters import MEAN, ClusterPropagation, SimOn, averaging, cosines, handed_back, relate
+from fedkin.couplings.clusters import (
+    MEAN,
+    ClusterPropagation,
+    SimOn,
+    averaging,
+    by_members,
+    cosines,
+    handed_back,
+    relate,
+)
 from fedkin.couplings.robust import in_the_crowd
 from fedkin.errors import FedkinError
 from fedkin.privacy.settings import Level
@@ -134,6 +143,8 @@ class FedCedar(Algorithm):
         if self.ablation == "as3":
             hand_back = np.full_like(hand_back, MEAN)
         relation = self._relation(average, weights, state.rows[ids, :n])
+        if self.robust is not None:  # a few attackers can be several clusters: clusters then speak for their members
+            relation = by_members(relation, labels)
         propagations = 0 if self.ablation == "as2" else self.propagations
         coupling = ClusterPropagation(ids, labels, hand_back, relation, propagations)
         state = state.with_log(**self._report(state, coupling, names, setting))

@@ -10,6 +10,7 @@ import numpy as np
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation, Split
 from fedkin.streams import Streams
+from fedkin.task import Task
 
 MARKED = 4
 """How many input features the mark of a backdoor covers."""
@@ -24,14 +25,23 @@ def stamped(x: np.ndarray, high: float) -> np.ndarray:
     return marked
 
 
+def unfit(task: Task, how: str) -> bool:
+    """Whether samples of a task cannot be altered in this way."""
+    return how == "backdoor" and (not task.classes or task.tokens)
+
+
+def refuse_attack(task: Task, how: str | None) -> None:
+    if how is not None and unfit(task, how):
+        raise FedkinError(f"attack {how!r} needs classes and numeric inputs; choose another attack for this task")
+
+
 def poisoned(federation: Federation, hostile: Sequence[int] | np.ndarray, how: str, seed: int = 0) -> Federation:
     """The federation with other training samples for the clients `hostile` (positions).
 
     `labels`: class y becomes C − 1 − y, a number 2·mean − y. `backdoor`: half of the samples get the mark and class 0.
     Test and validation samples stay as they are.
     """
-    if how == "backdoor" and (not federation.task.classes or federation.task.tokens):
-        raise FedkinError("attack 'backdoor' needs classes and numeric inputs; choose another attack for this task")
+    refuse_attack(federation.task, how)
     train, classes = federation.train, len(federation.task.classes)
     inputs, y = train.x, train.y.copy()
     x = inputs.copy()

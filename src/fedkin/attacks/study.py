@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -10,10 +11,10 @@ import numpy as np
 import torch
 
 from fedkin.algorithm import Algorithm
-from fedkin.algorithms import make, method_of
+from fedkin.algorithms import make, method_of, with_parameters
 from fedkin.attacks.behaviour import ATTACKS, Attack
 from fedkin.attacks.clients import Attacked
-from fedkin.attacks.samples import TARGET, poisoned, stamped
+from fedkin.attacks.samples import TARGET, poisoned, refuse_attack, stamped, unfit
 from fedkin.errors import FedkinError, unknown
 from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph
@@ -69,8 +70,10 @@ class Study:
 
 def attackers(names: Sequence[str], count: int, seed: int) -> np.ndarray:
     """Who is hostile: `count` clients, drawn by name; more attackers include the fewer."""
-    if not 0 <= count < len(names):
-        raise FedkinError(f"{count} attackers among {len(names)} clients; leave at least one honest client")
+    if not 1 <= count < len(names):
+        raise FedkinError(
+            f"attackers = {count} of {len(names)} clients; give at least 1, and leave at least one honest client"
+        )
     return np.sort(np.argsort(Streams(seed).words("attackers", 0, client_keys(names)), kind="stable")[:count])
 
 
@@ -88,6 +91,7 @@ def under_attack(
     data = federation if how.samples is None else poisoned(federation, hostile, how.samples, options.seed)
     run = make_run(data, model, algorithm, options, graph)
     initial = run.setting.spec.initial_row(run.setting.streams)
+    run.judging = None  # a further run would not be attacked
     run.clients = Attacked(run.clients, how, hostile, run.setting.streams, initial)
     return run.run()
 
@@ -102,30 +106,39 @@ def study(
     federation: Federation,
     model: ModelLike,
     algorithms: Sequence[Algorithm | str],
-    attacks: Sequence[str] = tuple(ATTACKS),
+    attacks: Sequence[str] | None = None,
     counts: Sequence[int] = (1,),
     options: Options | None = None,
     graph: ClientGraph | str | None = None,
     robust: str | None = None,
     tell: Callable[[str], None] = lambda what: None,
 ) -> Study:
-    """Every method under every attack, with and without its defence (`robust`, or the one the method recommends).
+    """Every method under every attack (None: all that the task allows), with and without its defence: `robust`, or the one
+    that the method has or recommends.
 
-    A method whose own `robust` is set keeps it as its defence. Runs that break off are told in their cells.
+    What cannot be run is refused before the first one; runs that break off are told in their cells.
     """
-    options = options or make_options()
+    options = (options or make_options()).model_copy(update={"validation": "given"})  # a further run is not attacked
     methods = [method_of(each) for each in algorithms]
-    hows = [find_attack(name) for name in attacks]
+    hows = [find_attack(name) for name in (ATTACKS if attacks is None else attacks)]
+    hows = [
+        how for how in hows if attacks is not None or how.samples is None or not unfit(federation.task, how.samples)
+    ]
     hostile = {count: attackers(federation.names, count, options.seed) for count in counts}
-    if not methods:
-        raise FedkinError("nothing to attack; name at least one method")
-    bench = _Bench(federation, model, options, graph)
+    if not methods or not hows or not hostile:
+        raise FedkinError("nothing to do; name at least one method, one attack and a number of attackers")
+    bench = Bench(federation, model, options, graph)
+    tried = [(each, with_parameters(each, robust=robust or each.robust or each.defence)) for each in methods]
+    alone_too = make(ALONE, methods[0].model_dump(include=set(Sgd.model_fields)))
+    for how in hows:
+        refuse_attack(federation.task, how.samples)
+    for each in (alone_too, *itertools.chain(*tried)):
+        bench.check(each)
     tell("local")
-    alone = bench.run(make(ALONE, methods[0].model_dump(include=set(Sgd.model_fields))))
+    alone = bench.run(alone_too)
     cells, influence = [], {}
-    for method in methods:
-        guard = robust or method.robust or method.defence
-        plain, guarded = (method.model_copy(update={"robust": each}) for each in (None, guard))
+    for method, guarded in tried:
+        plain, guard = method.model_copy(update={"robust": None}), str(guarded.robust)
         tell(f"{method.name}, no attack")
         clean, guarded_clean = bench.run(plain), bench.run(guarded)
         for count, who in hostile.items():
@@ -169,13 +182,17 @@ def mean_of(result: Result, honest: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class _Bench:
+class Bench:
     """What all runs of a study have in common."""
 
     federation: Federation
     model: ModelLike
     options: Options
     graph: ClientGraph | str | None
+
+    def check(self, algorithm: Algorithm) -> None:
+        """Refuse in one line what cannot be run."""
+        make_run(self.federation, self.model, algorithm, self.options, self.graph).clients.close()
 
     def run(self, algorithm: Algorithm) -> Result:
         return make_run(self.federation, self.model, algorithm, self.options, self.graph).run()

@@ -60,7 +60,7 @@ def attack(
       fedkin attack --data digits --clients 20 --robust median --json attack.json
     """
     from fedkin import config
-    from fedkin.attacks import ATTACKS, study
+    from fedkin.attacks import study
     from fedkin.commands import show
     from fedkin.files import write_json
 
@@ -74,7 +74,7 @@ def attack(
         federation,
         settings.model,
         list(settings.algorithms.values()),
-        tuple(ATTACKS) if attacks is None else _names(attacks),
+        None if attacks is None else _names(attacks),
         _counts(attackers or "1"),
         options,
         settings.graph,

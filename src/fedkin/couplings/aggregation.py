@@ -6,6 +6,7 @@ averaged over coordinates where it differs between them. None of them knows who 
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,6 +38,18 @@ def median(values: Tensor, weights: Tensor) -> Aggregate:
     return trimmed_mean(values, weights, share=0.5)
 
 
+def middle(values: Tensor, weights: Tensor) -> Tensor:
+    """The row of `median`, float64, without the shares: in a third of the time, by NumPy's sort, which keeps no order of ties."""
+    exact = values.double().cpu().numpy()
+    order = np.argsort(exact, axis=0)
+    above = (
+        torch.from_numpy(weights.double().cpu().numpy()[order]).cumsum(dim=0).numpy()
+    )  # NumPy's takes four times as long
+    ends = [np.minimum((above <= half).sum(axis=0, keepdims=True), len(exact) - 1) for half in (0.5 - 1e-9, 0.5 + 1e-9)]
+    low, high = (np.take_along_axis(exact, np.take_along_axis(order, end, axis=0), axis=0)[0] for end in ends)
+    return torch.from_numpy((low + high) / 2).to(values.device)
+
+
 def winsorised(values: Tensor, weights: Tensor, factor: float = 5.0) -> Aggregate:
     """The mean of values that are first moved, in every coordinate, to at most r from its weighted median:
 
@@ -51,10 +64,10 @@ def winsorised(values: Tensor, weights: Tensor, factor: float = 5.0) -> Aggregat
     tensor([2.])
     """
     exact, weights = values.double(), weights.double()
-    centre = trimmed_mean(exact, weights, share=0.5)[0]
+    centre = middle(exact, weights)
     apart = exact - centre
-    reach = factor * 1.4826 * trimmed_mean(apart.abs(), weights, share=0.5)[0] if factor < torch.inf else torch.inf
     length = apart.abs()
+    reach = factor * 1.4826 * middle(length, weights) if factor < torch.inf else torch.inf
     kept = torch.where(length <= reach, 1.0, reach / length)
     shares = weights * kept.mean(dim=1)
     return (centre + weights @ (apart * kept)).to(values.dtype), shares / shares.sum()
@@ -66,7 +79,7 @@ def geometric_median(values: Tensor, weights: Tensor) -> Aggregate:
     Reference: Pillutla, Kakade and Harchaoui, Robust Aggregation for Federated Learning, 2022.
     """
     exact, weights = values.double(), weights.double()
-    centre, shares = median(exact, weights)
+    centre, shares = middle(exact, weights), weights
     for _ in range(STEPS):
         apart = (exact - centre).norm(dim=1)
         pull = weights / apart.clamp(min=1e-12 * max(1.0, float(apart.median())))

@@ -76,6 +76,17 @@ def averaging(labels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarr
     return averages
 
 
+def by_members(relation: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """R_ij n_j / Σ_l R_il n_l (c, c): clusters of n_j members that speak for them, not each as one.
+
+    >>> by_members(np.full((2, 2), 0.5), np.array([0, 0, 0, 1]))
+    array([[0.75, 0.25],
+           [0.75, 0.25]])
+    """
+    spoken = relation * np.bincount(labels)
+    return np.asarray(spoken / spoken.sum(axis=1, keepdims=True))
+
+
 def handed_back(names: np.ndarray, last: np.ndarray) -> np.ndarray:
     """What each client is handed back by its last cluster: `names` (c,) are the clusters of this round, `last` (K,).
 

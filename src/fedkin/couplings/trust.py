@@ -12,7 +12,6 @@ from collections.abc import Callable
 import numpy as np
 import scipy.sparse as sp
 import torch
-from scipy.stats import trim_mean
 from torch import Tensor
 
 from fedkin.couplings import aggregation
@@ -97,6 +96,8 @@ def together(losses: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, float]:
     apart = np.where(own, np.nan, losses)
     apart = apart - np.nanmedian(apart, axis=1, keepdims=True)
     columns = [column[~np.isnan(column)] for column in apart.T]
+    from scipy.stats import trim_mean  # a second of imports
+
     means = np.array([trim_mean(column, 0.25) if len(column) else 0.0 for column in columns])
     errors = [np.subtract(*np.percentile(c, [75, 25])) / 1.35 / len(c) ** 0.5 for c in columns if len(c)]
     return means, float(np.median(errors)) if errors else 0.0
@@ -105,15 +106,15 @@ def together(losses: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, float]:
 def trust_in(losses: np.ndarray, noise: float, strength: float = 1.0) -> np.ndarray:
     """How much a client trusts others whose models have these losses on its own samples, (d,) from 0 to 1.
 
-        t_j = exp(−strength·max(0, T_j − b − s) / s),   b = median T,   s = noise + (b − min T)
+        t_j = exp(−strength·max(0, T_j − b) / s),   b = median T,   s = noise + (b − min T)
 
-    Whoever is no further above the median than the best is below it is trusted in full; beyond, trust falls. The unit s is
-    how far the better half spreads, plus the standard error of losses, so that a client needs no threshold and no number of attackers. Evidence comes from the client's
+    The better half is trusted in full, beyond the median trust falls. The unit s is how far the better half spreads, plus the
+    standard error of losses, so that a client needs no threshold and no number of attackers. Evidence comes from the client's
     own samples, as in UBAR (Guo et al., Byzantine-Resilient Decentralized Stochastic Gradient Descent, 2021).
     """
     middle = np.median(losses)
     spread = noise + middle - losses.min()
-    return np.exp(-strength * np.maximum(0, losses - middle - spread) / max(spread, 1e-12))
+    return np.exp(-strength * np.maximum(0, losses - middle) / max(spread, 1e-12))
 
 
 def aligned(along: np.ndarray, strength: float = 1.0) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""How well do other clients' models do here? Losses of given rows on a client's own training samples, never on test."""
+"""How well do other clients' models do here? Losses of given rows on a client's own samples, never on test."""
 
 from __future__ import annotations
 
@@ -38,11 +38,16 @@ def capped_loss(shard: Shard) -> Callable[[Tensor, Tensor], Tensor]:
     return (lambda outputs, targets: loss(outputs, targets).clamp(max=CAP)) if shard.task.classes else loss
 
 
+def held_out(shard: Shard, k: int) -> Samples:
+    """Client k's validation samples; its training samples, where it has none."""
+    return shard.validation if shard.validation.sizes[k] else shard.train
+
+
 @client_task("transfer")
 def transfer_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     """Transfer losses: per_client "models" (k, M, B) on the client's training samples.
 
-    With shared "private", the names of tensors that stay with the client, models come without them and are tried with the
+    With shared "held_out" they are of its validation samples, if it has any. With shared "private", the names of tensors that stay with the client, models come without them and are tried with the
     client's own in their place.
 
     Returns "transfer" (k, M), the mean loss of each model, and "noise" (k,), the median standard error of the paired
@@ -53,7 +58,9 @@ def transfer_task(shard: Shard, request: Request) -> dict[str, Tensor]:
     noise = torch.zeros(len(request.ids), dtype=torch.float64)
 
     def work(place: int) -> None:
-        losses = losses_of(shard, shard.train, int(request.ids[place]), models[place])
+        k = int(request.ids[place])
+        samples = held_out(shard, k) if request.shared.get("held_out") else shard.train
+        losses = losses_of(shard, samples, k, models[place])
         transfer[place], noise[place] = judged_losses(losses)
 
     shard.each(work, list(range(len(request.ids))))
