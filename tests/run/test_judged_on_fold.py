@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,14 @@ import torch
 
 import fedkin
 from fedkin import Federation, FedkinError
+from fedkin.algorithms import FedAvg
 from fedkin.federation.folds import folded
+from fedkin.roster import Roster
+from fedkin.run import Run, make_options
+from fedkin.run.judging import MOST_JUDGED, is_wanted
 
 HOW: dict[str, Any] = {"rounds": 4, "seed": 2}
+PRIVACY = {"level": "sample", "epsilon": 6, "delta": 1e-5, "clip": 1.0}
 
 
 def federation() -> Federation:
@@ -35,16 +41,15 @@ def method(**own: Any) -> Any:
 
 def test_a_fifth_of_the_training_samples_decides_and_all_of_them_train() -> None:
     data = federation()
-    usual = fedkin.train(data, "mlr", method(), graph="complete", **HOW)
+    usual = fedkin.train(data, "mlr", method(), graph="complete", validation="given", **HOW)
     judged = fedkin.train(data, "mlr", method(), graph="complete", validation="fold", **HOW)
     assert set(usual.choice) == {"trained"}
     assert "received" in judged.choice
     assert judged.metrics["pre"] == usual.metrics["pre"]  # the run itself is the same
     assert judged.metrics["post"] == usual.metrics["post"]
-    cut = folded(data, 5, 1, seed=2)
-    further = replace(data, train=cut.train, validation=cut.validation)
-    by_hand = fedkin.train(further, "mlr", method(), graph="complete", **HOW)
-    assert judged.choice == by_hand.choice
+    by_hand = fedkin.train(folded(data, 5, 1, seed=2), "mlr", method(), graph="complete", **HOW)
+    by_default = fedkin.train(data, "mlr", method(), graph="complete", **HOW)
+    assert judged.choice == by_hand.choice == by_default.choice
     for k, name in enumerate(data.names):
         when = "post" if judged.choice[k] == "trained" else "pre"
         assert judged.metrics["deployed"]["test_accuracy"][k] == judged.metrics[when]["test_accuracy"][k]
@@ -84,6 +89,42 @@ def test_a_run_that_goes_on_decides_the_same(tmp_path: Path) -> None:
 
 
 def test_where_it_cannot_be_is_said_in_one_line() -> None:
-    privacy = {"level": "sample", "epsilon": 6, "delta": 1e-5, "clip": 1.0}
     with pytest.raises(FedkinError, match="private training would pay for"):
-        fedkin.train(federation(), "mlr", "fedavg", validation="fold", privacy=privacy, **HOW)
+        fedkin.train(federation(), "mlr", "fedavg", validation="fold", privacy=PRIVACY, **HOW)
+
+
+def test_by_default_only_where_it_can_be_and_is_no_burden() -> None:
+    usual, options = method(), make_options()
+    private = usual.model_copy(update={"privacy": FedAvg(privacy=PRIVACY).privacy})
+
+    def many(clients: int) -> Roster:
+        one, names = federation().roster(), tuple(f"c{k}" for k in range(clients))
+        ones, none = np.ones(clients, dtype=int), np.zeros(clients, dtype=int)
+        return replace(one, names=names, train=ones, validation=none, test=none)
+
+    assert is_wanted(many(MOST_JUDGED), usual, options)
+    assert is_wanted(many(6), usual, make_options(engine="flower"))
+    assert is_wanted(many(6), usual, make_options(rows_file="rows.bin"))
+    assert is_wanted(many(MOST_JUDGED + 1), usual, make_options(validation="fold"))
+    assert not is_wanted(many(MOST_JUDGED + 1), usual, options)
+    assert not is_wanted(many(6), private, options)
+    assert not is_wanted(many(6), usual, make_options(validation="given"))
+    assert not is_wanted(many(6), FedAvg(), make_options(validation="fold"))
+
+
+def test_a_run_that_was_stopped_is_not_judged_and_one_that_ended_early_by_as_many_rounds() -> None:
+    data, lengths = federation(), []
+    stop = [lambda run, record: record["round"] == 2]
+    ended = fedkin.train(data, "mlr", method(), graph="complete", callbacks=stop, **{**HOW, "rounds": 6})
+    by_hand = fedkin.train(folded(data, 5, 1, seed=2), "mlr", method(), graph="complete", **{**HOW, "rounds": 2})
+    assert ended.choice == by_hand.choice
+
+    def interrupted(run: Run, record: Any) -> bool:
+        lengths.append(record["round"])
+        signal.raise_signal(signal.SIGINT)
+        return False
+
+    told = fedkin.train(data, "mlr", method(), graph="complete", callbacks=[interrupted], **HOW)
+    assert lengths == [1]
+    assert not told.facts["finished"]
+    assert "judging_seconds" not in told.facts

@@ -56,6 +56,8 @@ def test_the_numbers_are_those_in_memory(
     path = tmp_path / "rows.bin"
     result = trained(neighbours, fraction=fraction, rows_file=str(path), out=tmp_path / "run")
     assert same(result, memory)
+    assert "judging_seconds" in result.facts
+    assert not list(tmp_path.glob("*.fold*")), "the rows of the run that judged are gone"
     assert torch.equal(memory.server_rows, at_once.server_rows)
     assert torch.allclose(memory.models.rows, at_once.models.rows, atol=1e-14)  # type: ignore[attr-defined]
     assert np.array_equal(np.memmap(path, np.float64, "r", shape=memory.rows.shape), memory.rows)

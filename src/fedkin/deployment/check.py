@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedkin.engines.flower.agreement import most_frequent
 from fedkin.engines.flower.condition import ClientCondition, Condition, certificate_ends, installed_versions
 from fedkin.engines.flower.line import Line
 from fedkin.engines.flower.messages import one_line, read_head
-from fedkin.engines.flower.roll import FederationSettings, most_frequent
+from fedkin.engines.flower.settings import FederationSettings
 from fedkin.engines.flower.wire import HEAD_LIMIT, Message
 from fedkin.errors import FedkinError
 

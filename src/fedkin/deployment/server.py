@@ -25,11 +25,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedkin import algorithms
 from fedkin.algorithm import Algorithm
+from fedkin.clients import Clients
 from fedkin.deployment.check import check_sites
+from fedkin.engines.flower.called import Called, in_folds, those_sites
 from fedkin.engines.flower.clients import FlowerClients
 from fedkin.engines.flower.line import Line
 from fedkin.engines.flower.register import Register
-from fedkin.engines.flower.roll import Called, FederationSettings, Roll, in_folds, those_sites
+from fedkin.engines.flower.roll import Roll
+from fedkin.engines.flower.settings import FederationSettings
 from fedkin.engines.flower.setup import SITES, models_of, resolve
 from fedkin.errors import FedkinError, first_fault, unknown
 from fedkin.files import read_text
@@ -47,7 +50,8 @@ from fedkin.result.combined import Parts
 from fedkin.result.export import card
 from fedkin.result.history import Record
 from fedkin.result.stored import read_config
-from fedkin.run import Run, checkpoint
+from fedkin.roster import Roster
+from fedkin.run import Run, checkpoint, judging
 from fedkin.run.callbacks import Callback, round_mean
 from fedkin.run.earlier import Earlier
 from fedkin.run.model import model_of_run
@@ -90,6 +94,8 @@ class FederationFile:
         name = str(method.pop("name", "fedavg"))
         algorithm = Auto(**method) if name == Auto.name else algorithms.make(name, method)
         options = make_options(**{**run, "engine": "flower"})
+        if options.range_test:
+            raise FedkinError("[run] range_test: sites are not asked for trials; leave it out, or tune on data at hand")
         if (options.device, options.precision) != ("cpu", "float32"):
             raise FedkinError("Flower sites compute on the CPU in float32; leave device and precision out of [run]")
         model = read_section("model", ModelSection, sections.get("model", {}))
@@ -153,6 +159,13 @@ def train_sites(
         earlier = replace(earlier, private={})
     graph = _graph_of_run(plan, out, start)
     run = Run(roster, clients, spec, plan.algorithm, plan.options, graph, out, callbacks, earlier)
+
+    def held() -> tuple[Roster, Clients]:
+        further = in_folds(called, judging.JUDGING_FOLDS, 1, plan.options.seed, whole=False)
+        return further.roster, FlowerClients(line, further, spec, register, plan.federation, registered=called)
+
+    if judging.is_wanted(roster, plan.algorithm, plan.options, earlier):
+        run.judging = lambda: judging.judge_of(run, held)
     run.take_up(plan.federation.accept_changes)
     return _deployed(clients, run.run())
 

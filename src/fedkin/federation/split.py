@@ -10,7 +10,7 @@ import numpy as np
 
 from fedkin.federation.given import check_fractions
 from fedkin.federation.scaling import Rescaling
-from fedkin.federation.unread import Unread, mapped
+from fedkin.federation.unread import Unread
 from fedkin.streams import Streams
 
 PARTS = ("train", "validation", "test")
@@ -35,13 +35,11 @@ class Split:
 
     @classmethod
     def join(cls, parts: Sequence[tuple[Any, np.ndarray]], scaling: Rescaling | None = None) -> Split:
-        """Put the (stored samples, y) of every client one after the other; what is mapped or unread stays so."""
-        sizes = [len(x) for x, _ in parts]
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        samples = [x for x, _ in parts]
-        afar = any(isinstance(x, Unread) or mapped(x) for x in samples)
-        stored = Unread.join(samples) if afar else np.concatenate(samples)
-        return cls(stored, np.concatenate([y for _, y in parts]), offsets, scaling or Rescaling())
+        """Put the (stored samples, y) of every client one after the other; what is unread stays so."""
+        samples, targets = zip(*parts)
+        offsets = np.concatenate([[0], np.cumsum([*map(len, samples)])]).astype(np.int64)
+        stored = Unread.join(samples) if Unread in map(type, samples) else np.concatenate(samples)
+        return cls(stored, np.concatenate(targets), offsets, scaling or Rescaling())
 
     @property
     def x(self) -> np.ndarray:
@@ -54,9 +52,9 @@ class Split:
 
     def blocks(self) -> Iterator[np.ndarray]:
         """All inputs, some at a time where they are stored in another way."""
+        if self.scaling.plain and isinstance(self.stored, np.ndarray):
+            return iter([self.stored])
         size = max(1, SEEN_AT_ONCE // max(1, 4 * int(np.prod(self.stored.shape[1:]))))
-        whole = self.scaling.plain and isinstance(self.stored, np.ndarray) and not mapped(self.stored)
-        size = max(1, len(self.stored)) if whole else size
         return (self.inputs(slice(start, start + size)) for start in range(0, max(1, len(self.stored)), size))
 
     @property
@@ -118,8 +116,7 @@ class Holdout:
         if "all" in samples:
             x, y = samples["all"]
             index = self.indices(client, len(x), y if stratify else None)
-            kept = Unread.over(x) if mapped(x) else x
-            take = kept.take if isinstance(kept, Unread) else kept.__getitem__
+            take = x.take if isinstance(x, Unread) else x.__getitem__
             return {part: (take(rows), y[rows]) for part, rows in index.items()}
         x, y = samples["train"]
         return {part: samples.get(part, (x[:0], y[:0])) for part in PARTS}

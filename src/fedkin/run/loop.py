@@ -112,6 +112,8 @@ class Run:
         """Makes the further run that decides what clients deploy, where no validation samples do."""
         self.final: dict[str, Replies] = {}
         """The last evaluation with the clients' whole models, "pre" and "post"."""
+        self.told: dict[str, dict[str, list[float]]] = {}
+        """What it found of each client, by the same names: the lists that are in the history, not copies."""
 
     # --- before the first round -----------------------------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class Run:
 
     def run(self) -> Result:
         """Go on from the present state to the last round."""
-        with self.placement.here(), self._ended():
+        with self.placement.here(), self._ended() as begun:
             if self.directory is not None:
                 self.directory.own()
                 self.directory.write_config(self.config(), self.setting.graph, self.setting.model)
@@ -166,6 +168,7 @@ class Run:
             with Interrupt() as interrupt:
                 for callback in self.callbacks:
                     callback.on_start(self)
+                    begun.append(callback)
                 while self.state.round < self.options.rounds and not self.algorithm.finished(self.state):
                     cohort = self._cohort(self.state.round + 1)
                     if not len(cohort):
@@ -187,12 +190,13 @@ class Run:
         return result
 
     @contextmanager
-    def _ended(self) -> Iterator[None]:
-        """However it ends, callbacks are told, and clients let go."""
+    def _ended(self) -> Iterator[list[Callback]]:
+        """However it ends, callbacks that have begun (a list to fill) are told, and clients let go."""
+        begun: list[Callback] = []
         try:
-            yield
+            yield begun
         finally:
-            for callback in self.callbacks:
+            for callback in begun:
                 callback.on_end(self)
             self.close()
 
@@ -256,7 +260,7 @@ class Run:
                 self.state = self.state.with_account(replies)
             record[when] = per_client_metrics(replies.ids, replies.arrays, len(self.setting), self.parts)
             if last:
-                self.final[when] = replies
+                self.final[when], self.told[when] = replies, record[when]
         self.evaluation_seconds += time.perf_counter() - started
         return record
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from fedkin.clients import Replies
 from fedkin.models import rows_of
 from fedkin.result import Models, Result
-from fedkin.run.deployed import choose_trained, on_global_test, per_client_metrics, picked, whole_models
+from fedkin.run.deployed import choose_trained, on_global_test, picked, whole_models
 from fedkin.run.falling import still_falling
+from fedkin.run.judging import judged
 from fedkin.run.notices import at_lower_rates, notices, single_class
 from fedkin.run.private import SHOWN
 from fedkin.task.curves import no_curves
@@ -25,23 +26,28 @@ if TYPE_CHECKING:
 
 def outcome_of(run: Run) -> Result:
     """The result of a run that has ended: models, metrics, history and what is worth knowing."""
-    parts, clients, spec = run.parts, len(run.setting), run.setting.model
+    spec = run.setting.model
     found = {when: whole_models(replies, run.state, run.setting) for when, replies in run.final.items()}
-    metrics = {w: per_client_metrics(r.ids, r.arrays, clients, parts) for w, r in run.final.items()}
-    judge = run if run.judging is None or run.algorithm.deploys != "validated" else run.judging()
-    judged = metrics if judge is run else judge.run().metrics
-    trained = choose_trained(run.algorithm.deploys, judged, judge.roster.validation)
+    metrics = dict(run.told)
+    facts = _facts(run)
+    if run.options.global_test:
+        facts["global"] = {when: on_global_test(run.clients, rows) for when, (rows, _) in found.items()}
+    judge, judged_by = run, metrics
+    if run.judging is not None and run.finished:
+        judge = judged(run)
+        judged_by = judge.told
+        facts |= {"finished": judge.finished, "judging_seconds": judge.seconds + judge.evaluation_seconds}
+        run.finished = judge.finished
+    trained = choose_trained(run.algorithm.deploys, judged_by, judge.roster.validation)
     metrics["deployed"] = {
-        key: np.where(trained, metrics["post"][key], metrics["pre"][key]).tolist() for key in metrics["pre"]
+        key: [after if t else before for t, after, before in zip(trained, metrics["post"][key], metrics["pre"][key])]
+        for key in metrics["pre"]
     }
     received, _ = found["pre"]
     models: Mapping[str, Any] = Models(run.setting.names, *picked(trained, found["post"], found["pre"]), spec)
     if not spec.layout.width:
         models = run.clients.estimators()
-    facts = _facts(run) | ({} if judge is run else {"judging_seconds": judge.seconds + judge.evaluation_seconds})
     facts |= {"single_class": single_class(run.roster, run.final, trained)}
-    if run.options.global_test:
-        facts["global"] = {when: on_global_test(run.clients, rows) for when, (rows, _) in found.items()}
     result = Result(
         names=run.setting.names,
         task=run.setting.task,
@@ -74,9 +80,9 @@ def outcome_of(run: Run) -> Result:
 
 def curves_of(replies: Replies, clients: int, prefix: str = "") -> dict[str, Tensor]:
     """The arrays "roc" and "calibration" of all clients, (K, …), under a prefix; empty where they were not asked."""
-    known = no_curves(clients)
-    if not known.keys() <= replies.arrays.keys():
+    if not no_curves(0).keys() <= replies.arrays.keys():
         return {}
+    known = no_curves(clients)
     for name, told in known.items():
         told[torch.from_numpy(replies.ids)] = replies[name].double()
     return {f"{prefix}{name}": told for name, told in known.items()}

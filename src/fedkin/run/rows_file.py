@@ -106,6 +106,12 @@ class RowMemory:
         for file in self.files:
             file.close()
 
+    def discard(self) -> None:
+        """Remove the files: nobody needs these rows again."""
+        self.close()
+        for file in self.files:
+            file.path.unlink(missing_ok=True)
+
 
 def slices(rows: Tensor) -> list[slice]:
     """Consecutive rows of at most 64 MiB together, or one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,19 +10,21 @@ from typing import Any
 
 from fedkin import algorithms, data
 from fedkin.algorithm import Algorithm
+from fedkin.clients import Clients
 from fedkin.compute.placement import Placement
 from fedkin.engines import connect
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.federation.federation import retold
-from fedkin.federation.folds import folded
+from fedkin.federation.folds import folded, without_fold
 from fedkin.federation.notices import of_numbers
 from fedkin.files import OWN_FUNCTION
 from fedkin.graphs import ClientGraph
 from fedkin.models import ModelLike
 from fedkin.result import Result
 from fedkin.result.stored import read_config
-from fedkin.run import checkpoint
+from fedkin.roster import Roster
+from fedkin.run import checkpoint, judging, range_test
 from fedkin.run.callbacks import Callback, Progress, as_callbacks, shows_progress
 from fedkin.run.directory import RunDirectory, trusted_options, trusted_parameters
 from fedkin.run.earlier import Earlier
@@ -31,9 +34,6 @@ from fedkin.run.options import Options, make_options
 from fedkin.run.trackers import find_trackers
 from fedkin.streams import Streams
 from fedkin.task.choice import chosen, for_rare_class
-
-JUDGING_FOLDS = 5
-"""One of so many parts of the training samples decides what clients deploy (`validation="fold"`)."""
 
 
 def make_run(
@@ -49,29 +49,48 @@ def make_run(
 ) -> Run:
     """A run on clients whose data are in this process, or shared from it by the engine; `began`: see `model_of_run`."""
     federation = with_learning(federation, options)
+    said = []
+    if options.range_test and began is None:  # a run that goes on has its training in config.toml
+        algorithm, line = _range_tested(federation, model, algorithm, options, graph, start)
+        said.append(line)
     spec = model_of_run(algorithm, model, federation.names, federation.task, options, began)
     far = options.engine != "in_process"
     asked = options.device, options.precision, options.dtype
     placed = replace(spec, placement=Placement.chosen(*asked, elsewhere=far))
     placed = placed if far else placed.placed()
-    engine = options.engine, federation, placed, Streams(options.seed), options.workers, options.engine_options
     ours = spec if far else placed  # other processes have devices of their own; rows that travel are mixed on the CPU
     earlier = None if start is None else Earlier.read(start, None if isinstance(model, str) else model)
-    clients = connect(*engine)
+
+    def connected(of: Federation) -> Clients:
+        return connect(options.engine, of, placed, Streams(options.seed), options.workers, options.engine_options)
+
+    clients = connected(federation)
     with ours.placement.here():
         run = Run(federation.roster(), clients, ours, algorithm, options, graph, out, callbacks, earlier)
-    if options.validation == "fold" and not federation.validation.sizes.any():
-        run.judging = lambda: _without_a_fold(federation, model, run)
+    run.notes += said
+
+    def held() -> tuple[Roster, Clients]:
+        cut = folded(federation, judging.JUDGING_FOLDS, 1, options.seed)
+        return cut.roster(), connected(cut)
+
+    if judging.is_wanted(run.roster, algorithm, options, earlier):
+        run.judging = lambda: judging.judge_of(run, held)
     return run
 
 
-def _without_a_fold(federation: Federation, model: ModelLike, run: Run) -> Run:
-    """The same run on four fifths of every client's training samples, with the rest to validate on, over the same graph."""
-    cut = folded(federation, JUDGING_FOLDS, 1, run.options.seed)
-    rest = replace(federation, train=cut.train, validation=cut.validation)
-    quiet = {"validation": "given", "eval_every": max(1, run.options.rounds), "rows_file": None, "global_test": False}
-    options = run.options.model_copy(update=quiet)
-    return make_run(rest, model, run.algorithm, options, run.setting.graph)
+def _range_tested(
+    federation: Federation,
+    model: ModelLike,
+    algorithm: Algorithm,
+    options: Options,
+    graph: ClientGraph | str | None,
+    start: str | Path | None,
+) -> tuple[Algorithm, str]:
+    range_test.refuse(algorithm)
+    cut = without_fold(federation, range_test.TRIAL_FOLDS, 0, options.seed)
+    brief = range_test.short(options)
+    with warnings.catch_warnings(action="ignore"):  # what there is to say is said of the run
+        return range_test.best_way(algorithm, lambda way: make_run(cut, model, way, brief, graph, start=start).run())
 
 
 def with_learning(federation: Federation, options: Options) -> Federation:
@@ -84,6 +103,7 @@ def with_learning(federation: Federation, options: Options) -> Federation:
     if any(options.learning.values()):
         task = chosen(federation.task, **options.learning, counts=counts)
         federation = federation if task == federation.task else retold(federation, task=task)
+        _refuse_negative_rates(federation)
     own = federation.source.get("name", "csv") == "csv"
     if own and (said := [note for note in of_numbers(federation) if note not in federation.notes]):
         federation = replace(federation, notes=(*federation.notes, *said))
@@ -91,6 +111,19 @@ def with_learning(federation: Federation, options: Options) -> Federation:
         task, note = found
         federation = retold(federation, task=task, notes=(*federation.notes, note))
     return federation
+
+
+def _refuse_negative_rates(federation: Federation) -> None:
+    """Where outputs are logarithms of rates, a negative target would pull its rate below any number."""
+    train = federation.train
+    if federation.task.link != "exp" or not len(train.y) or train.y.min() >= 0:
+        return
+    row = int((train.y.reshape(len(train.y), -1).min(axis=1) < 0).argmax())
+    name = federation.names[int(train.offsets.searchsorted(row, side="right")) - 1]
+    raise FedkinError(
+        f"client {name!r}: loss {federation.task.loss!r} needs counts, 0 or more, but has the target "
+        f"{train.y[row].min():g}; take 'mse' or 'mae'"
+    )
 
 
 def begin(
