@@ -75,7 +75,7 @@ class OwnTable(BaseModel):
     client: str
     target: str
     seed: int | None = None
-    task: Literal["classification", "regression", "counts"] | None = None
+    task: str | None = None
     missing: Literal["impute", "error"] = "impute"
     missing_values: list[str | int | float] = []
     decimal: str = "."

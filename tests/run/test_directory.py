@@ -21,7 +21,7 @@ from fedkin.federation import Federation
 from fedkin.files import MANIFEST, Lock
 from fedkin.run.callbacks import Callback
 
-FEDKIN = [sys.executable, "-c", "from fedkin.cli import main; main()"]
+FEDKIN = [sys.executable, "-m", "fedkin"]
 
 
 class StopAfter(Callback):

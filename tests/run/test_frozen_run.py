@@ -27,7 +27,13 @@ from fedkin.testing import uneven_federation
 
 MODEL = "mlp:6,4"
 SGD = {"lr": 0.1, "epochs": 2, "batch_size": 8}
-OPTIONS: dict[str, Any] = {"rounds": 3, "seed": 1, "dtype": "float64", "frozen": "features.1"}
+OPTIONS: dict[str, Any] = {
+    "rounds": 3,
+    "seed": 1,
+    "dtype": "float64",
+    "frozen": "features.1",
+    "validation": "given",  # `carried` has no federation to hold out a fold of
+}
 
 
 def shared(method: str = "fedavg", model: Any = MODEL, **more: Any) -> Result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,8 @@ def logged(content: bytes) -> Iterator[bytes]:
             place += 32768 - place % 32768
             continue
         size, kind = struct.unpack_from("<HB", content, place + 4)
+        if place + 7 + size > len(content):
+            return  # the rest is still to come
         parts += content[place + 7 : place + 7 + size]
         place += 7 + size
         if kind in (1, 4):
@@ -62,12 +65,15 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     result = train("wandb:study")
     (path,) = tmp_path.rglob("run-*.wandb")
-    found = {}
-    for line in logged(path.read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(line)
-        for item in record.history.item:
-            found[item.key or "/".join(item.nested_key)] = item.value_json
+    found, ended, limit = {}, False, time.monotonic() + 60
+    while not ended and time.monotonic() < limit:  # a process of W&B's writes it, sometimes a little after `finish`
+        for line in logged(path.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(line)
+            ended = ended or record.HasField("exit")
+            for item in record.history.item:
+                found[item.key or "/".join(item.nested_key)] = item.value_json
+        time.sleep(0 if ended else 0.1)
     told = wanted(result)
     assert {key: float(found[key]) for key in told} == pytest.approx(told)
 

@@ -152,6 +152,10 @@ Rounds = Annotated[int | None, option("--rounds", help="rounds to train (default
 Fraction = Annotated[float | None, option("--fraction", help="share of clients per round (default: 1.0)", panel=RUN)]
 Seed = Annotated[int | None, option("--seed", help="seed of all random numbers (default: 0)", panel=RUN)]
 EvalEvery = Annotated[int | None, option("--eval-every", help="evaluate every so many rounds", panel=RUN)]
+RangeTest = Annotated[
+    bool | None,
+    option("--range-test", help="try other rates, and Adam, on a fold first; train as does best there", panel=RUN),
+]
 Dtype = Annotated[str | None, option("--dtype", help="float32 or float64 (default: float32)", panel=RUN)]
 DeviceFlag = Annotated[
     str | None, option("--device", help="where clients compute: cpu, cuda, cuda:1, mps, auto (default: cpu)", panel=RUN)
@@ -215,6 +219,7 @@ SETTINGS: dict[str, Any] = {
     "fraction": Fraction,
     "seed": Seed,
     "eval_every": EvalEvery,
+    "range_test": RangeTest,
     "dtype": Dtype,
     "device": DeviceFlag,
     "precision": PrecisionFlag,
@@ -306,7 +311,16 @@ def layer(**given: Any) -> dict[str, dict[str, Any]]:
     }
     run |= {
         key: given.get(key)
-        for key in ("loss", "label_smoothing", "headline", "augment", "frozen", "private", "cache_features")
+        for key in (
+            "range_test",
+            "loss",
+            "label_smoothing",
+            "headline",
+            "augment",
+            "frozen",
+            "private",
+            "cache_features",
+        )
     }
     if given.get("class_weight") is not None:
         run["class_weight"] = class_weight(given["class_weight"])

@@ -25,5 +25,5 @@ def still_falling(history: Sequence[dict[str, Any]]) -> tuple[str, ...]:
         return ()
     return (
         f"the training loss was still falling at the end ({before:.3g} to {last:.3g} over the last {fifth} rounds); more "
-        "rounds, epochs or a larger rate may do better",
+        "rounds, epochs or a larger rate may do better (range_test tries rates)",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -27,10 +28,15 @@ class Options(BaseModel):
         "auto",
         description="when to evaluate after local training too: auto = always under full participation, else last",
     )
-    validation: Literal["given", "fold"] = Field(
-        "given",
+    validation: Literal["auto", "given", "fold"] = Field(
+        "auto",
         description='what decides where a method deploys "validated": given validation samples, or without any (fold) a '
-        "fifth of the training samples, held out of a further run",
+        "fifth of the training samples, held out of a further run; auto = fold up to 1,500 clients where it can be",
+    )
+    range_test: bool = Field(
+        False,
+        description="first try other rates, and Adam, on a fold of the training samples, and train as does best there; it "
+        "costs two runs more",
     )
     global_test: bool = Field(False, description="also test every final model on all clients' test samples")
     dtype: Literal["float32", "float64"] = Field("float32", description="number type of training")
@@ -74,6 +80,25 @@ class Options(BaseModel):
     cache_features: Literal["auto", "off"] = Field(
         "auto", description="keep what frozen first layers make of each sample, where the model has such layers"
     )
+
+    @field_validator("loss")
+    @classmethod
+    def _a_name_or_a_function(cls, loss: Any) -> Any:
+        if not (loss is None or isinstance(loss, str) or callable(loss)):
+            raise ValueError("give a name, such as 'focal:2', or a function of outputs and targets")
+        return loss
+
+    @field_validator("class_weight", mode="before")
+    @classmethod
+    def _weights(cls, asked: Any) -> Any:
+        if asked is None or isinstance(asked, str | bool):
+            return asked
+        try:
+            if isinstance(asked, Mapping):
+                return {label: float(weight) for label, weight in asked.items()}
+            return [float(weight) for weight in asked]
+        except (TypeError, ValueError):
+            raise ValueError("say 'balanced', one number per class, or a number for each label") from None
 
     @field_validator("private", "frozen", mode="before")
     @classmethod

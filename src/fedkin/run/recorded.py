@@ -51,10 +51,10 @@ def defaults_of(section: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def without_none(value: Any) -> Any:
     """TOML has no null: leave such entries out."""
-    if isinstance(value, dict):
-        kept = {key: entry for key, entry in value.items() if entry is not None}
-        return {key: without_none(entry) if isinstance(entry, dict) else entry for key, entry in kept.items()}
-    return value
+    if not isinstance(value, dict):
+        return value
+    told = {key: entry for key, entry in value.items() if entry is not None}
+    return told | {key: without_none(entry) for key, entry in told.items() if isinstance(entry, dict)}
 
 
 def told_paths(out: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:
