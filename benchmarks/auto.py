@@ -3,7 +3,7 @@
     python benchmarks/auto.py                          every federation, five seeds; what is in auto.json is not run again
     python benchmarks/auto.py --only heart --seeds 5   federations whose name holds a text
     python benchmarks/auto.py --page-only              write the tables in docs/auto.md from auto.json
-
+    python benchmarks/auto.py --merge A.json B.json    what several processes measured, each with --json of its own, in auto.json
     python benchmarks/auto.py --cost                   processor time and peak memory of FedAvg and auto, a process each
 
 Nothing here chooses anything for auto. A fixed method trains at the learning rate that auto found for training alone or as auto's
@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 from auto_cases import CASES, Case
-from auto_page import written
+from auto_figure import draw
+from auto_page import by_case, written
 from scipy.stats import binom, ttest_rel
 
 from fedkin import Federation, FedkinError, Result, algorithms, join, train
@@ -56,7 +57,8 @@ def scores(result: Result, federation: Federation) -> Scores:
     for k, name in enumerate(federation.names):
         x, y = federation.test[k]
         with torch.no_grad():
-            out = result.models[name](torch.tensor(x, dtype=torch.float32)).double().numpy()
+            inputs = torch.from_numpy(np.ascontiguousarray(x))
+            out = result.models[name](inputs.float() if inputs.is_floating_point() else inputs).double().numpy()
         if federation.task.kind == "classification":
             found.append((out.argmax(axis=1) == y).astype(float))
         else:
@@ -206,7 +208,7 @@ def newcomers(case: Case, federation: Federation, seed: int) -> dict[str, Any]:
     }
 
 
-SPENDERS = ("fedavg", "quick", "standard")
+SPENDERS = ("fedavg", "quick", "standard", "thorough")
 
 
 def spend(case: Case, what: str) -> None:
@@ -225,7 +227,7 @@ def spend(case: Case, what: str) -> None:
 
 
 def spending(case: Case) -> dict[str, dict[str, float]]:
-    """Processor time and peak memory (data and libraries included) of FedAvg, quick and standard, a process each."""
+    """Processor time and peak memory (data and libraries included) of FedAvg and the three efforts, a process each."""
     call = [sys.executable, __file__, "--spend", case.name]
     told = {what: subprocess.check_output([*call, what]).split()[-2:] for what in SPENDERS}
     return {what: {"cpu": float(cpu), "memory": int(memory)} for what, (cpu, memory) in told.items()}
@@ -238,7 +240,9 @@ def main() -> None:
     parser.add_argument("--page-only", action="store_true", help="write the tables from the JSON, measure nothing")
     parser.add_argument("--only", nargs="*", default=[""], help="federations whose name holds one of these texts")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="the first of the seeds")
     parser.add_argument("--no-standard", action="store_true", help="the quick effort alone")
+    parser.add_argument("--merge", type=Path, nargs="+", default=[], help="put the records of these files in --json")
     parser.add_argument("--cost", action="store_true", help="measure cost alone, beside the records of seed 0")
     parser.add_argument("--spend", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -261,14 +265,18 @@ def main() -> None:
         record = known().get(f"{case.name}, seed 0")
         if record is not None and "cost" not in record:
             keep(record | {"cost": spending(case)})
-    if not options.page_only and not options.cost:
+    for path in options.merge:
+        for record in json.loads(path.read_text()):
+            keep(record)
+    if not options.page_only and not options.cost and not options.merge:
         find(CASES[0].make(0), CASES[0].model, "quick", rounds=1)  # so that no measurement pays for imports
-        for seed in range(options.seeds):
+        for seed in range(options.first, options.seeds):
             for case in chosen:
                 print(f"{time.strftime('%H:%M:%S')} {case.name}, seed {seed} …", flush=True)
                 measure(case, seed, known().get(f"{case.name}, seed {seed}", {}), keep, not options.no_standard)
     if options.page.exists():
         written(options.page, list(known().values()))
+        draw(by_case(list(known().values())), options.page.parent / "images" / "auto-federations.png")
 
 
 if __name__ == "__main__":

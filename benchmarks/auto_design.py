@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--one-rate", action="store_true")
     options = parser.parse_args()
     if options.one_rate:
-        EFFORTS[options.effort] = replace(EFFORTS[options.effort], together=(1.0,))
+        EFFORTS[options.effort] = replace(EFFORTS[options.effort], together={})
     for case in CASES:
         if case.kind == "development" and any(text in case.name for text in options.only):
             for seed in range(options.seeds):

@@ -11,7 +11,7 @@ import pytest
 from fedkin import Federation, FedkinError, Result
 from fedkin.federation.folds import assign
 from fedkin.portfolio.auto import auto
-from fedkin.result.verdict import sentence, standing
+from fedkin.result.verdict import gain_text, sentence, standing
 from fedkin.task import Forecast
 
 from .conftest import sites
@@ -63,6 +63,9 @@ def test_a_client_with_one_class_is_not_judged_by_its_own_samples() -> None:
     result = auto(with_clients({"one class": one}, classes=[0, 1]), "mlr", **FAST)
     assert sound(result)
     assert result.auto["one class"]["gain"][0] == pytest.approx(result.facts["mean_gain"])
+    assert standing(result.auto["one class"]) == "unknown"
+    assert gain_text(result.auto["one class"]) == "?"
+    assert "too few of a second class to judge one class" in sentence(result)
 
 
 def test_a_target_with_one_value() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from scipy.optimize import minimize
 
@@ -15,7 +16,18 @@ from fedkin.portfolio.evidence import SLOPES
 from fedkin.portfolio.kept import KeptMembers
 from fedkin.portfolio.search import MemberSearch
 from fedkin.portfolio.simplex import minimised, on_simplex
-from fedkin.portfolio.weights import KAPPA, TEMPERATURES, Told, Weighed, shrunken, weigh, without_small
+from fedkin.portfolio.weights import (
+    KAPPA,
+    TEMPERATURES,
+    Prior,
+    Told,
+    Weighed,
+    pseudo_samples,
+    shrunken,
+    weigh,
+    without_small,
+)
+from fedkin.run.deployed import PSEUDO_SAMPLES
 from fedkin.streams import Streams
 
 from .conftest import sites
@@ -158,11 +170,27 @@ def test_what_is_fitted_without_a_group_does_not_depend_on_it() -> None:
 
 def test_gains_shrink_to_the_mean_where_samples_say_little() -> None:
     gain, square, count = np.array([10.0, -2.0]), np.array([20.0, 4.0]), np.array([20.0, 4.0])
-    many, _ = shrunken(gain, square, count, np.array([1e9, 1e9]), mean=0.1)
-    none, error = shrunken(gain, square, count, np.zeros(2), mean=0.1)
+    prior = Prior(np.ones(1), np.ones(1), gain=0.1)
+    many, _ = shrunken(gain, square, count, np.array([1e9, 1e9]), prior)
+    none, error = shrunken(gain, square, count, np.zeros(2), prior)
     assert np.allclose(many, [0.5, -0.5])
     assert np.allclose(none, 0.1)
     assert np.allclose(error, 0)
+
+
+def test_the_mean_gain_counts_for_less_where_clients_are_unlike() -> None:
+    """σ²/τ², from the sums alone: against the variances that made the gains."""
+    rng = np.random.default_rng(0)
+    count = rng.integers(10, 60, size=400).astype(float)
+
+    def told(between: float) -> float:
+        each = [rng.normal(rng.normal(0.2, between), 1.0, size=int(n)) for n in count]
+        return pseudo_samples(np.array([d.sum() for d in each]), np.array([(d**2).sum() for d in each]), count)
+
+    assert told(0.5) == pytest.approx(1 / 0.25, rel=0.3)
+    assert told(0.0) == PSEUDO_SAMPLES
+    assert told(100.0) == 1
+    assert pseudo_samples(np.array([1.0, 2.0]), np.array([1.0, 4.0]), np.ones(2)) == PSEUDO_SAMPLES  # one sample each
 
 
 def test_on_simplex_against_a_slow_solver() -> None:
@@ -173,12 +201,15 @@ def test_on_simplex_against_a_slow_solver() -> None:
         found = on_simplex(gram, linear, prior)
         for k in range(20):
 
-            def cost(w: np.ndarray, k: int = k, prior: np.ndarray = prior) -> float:
-                return float(w @ gram[k] @ w + linear[k] @ w - prior[k] @ np.log(np.maximum(w, 1e-12)))  # noqa: B023
+            def cost(w: np.ndarray, k: int = k, prior: np.ndarray = prior, unit: float = max(1.0, scale)) -> float:
+                """In numbers that are not large: there SLSQP gives up, and what it leaves need not sum to one."""
+                value = w @ gram[k] @ w + linear[k] @ w - prior[k] @ np.log(np.maximum(w, 1e-12))  # noqa: B023
+                return float(value / unit)
 
             total = {"type": "eq", "fun": lambda w: w.sum() - 1}
             best = minimize(cost, np.full(5, 0.2), bounds=[(1e-9, 1)] * 5, constraints=total, options={"ftol": 1e-12})
-            assert cost(found[k]) <= best.fun + 1e-6 * (1 + abs(best.fun))
+            reached = cost(best.x / best.x.sum())  # where it fails it may have left the simplex
+            assert cost(found[k]) <= reached + 1e-6 * (1 + abs(reached))
     assert np.allclose(on_simplex(gram, linear, prior * 1e6), prior / prior.sum(axis=1, keepdims=True), atol=1e-3)
 
 

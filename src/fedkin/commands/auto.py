@@ -50,7 +50,7 @@ def auto(
     out: Out = None,
     json: flags.Json = None,
 ) -> None:
-    """For every client the best model that collaboration can give; nobody is harmed, nothing has to be chosen.
+    """For every client the best model that collaboration can give, or its own where that seems better; nothing has to be chosen.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""The portfolio behind `fedkin.auto`: every client gets the best combination of members, and nobody is harmed.
+"""The portfolio behind `fedkin.auto`: every client gets a combination of members, or its own model where that seems better.
 
 (federation/folds.py cuts a client's training samples into folds: each fold's rest is a further client without test samples)
 together  the folds' runs in step with each other: one question to all of them

@@ -1,4 +1,4 @@
-"""auto: for every client the best model that collaboration can give, and nobody harmed."""
+"""auto: for every client the best model that collaboration can give, or its own where that seems better."""
 
 from __future__ import annotations
 
@@ -79,6 +79,8 @@ def auto(
     chosen = make_options(
         rounds=rounds, seed=seed, **{key: value for key, value in options.items() if key not in Sgd.model_fields}
     )
+    if chosen.range_test:
+        raise FedkinError("auto finds rates on folds itself; leave range_test out")
     if (chosen.device, chosen.precision) != ("cpu", "float32"):
         raise FedkinError("auto computes on the CPU in float32; leave out device and precision, or use fedkin.train")
     federation = with_learning(federation, chosen)
@@ -198,6 +200,7 @@ def combined(
                 "pooled": dict(zip(members, prior.pooled.tolist())),
                 "temperatures": dict(zip(members, prior.temperatures.tolist())),
                 "mean_gain": prior.gain,
+                "gain_samples": prior.samples,
                 "left_out": list(found.left_out),
                 "training": {name: dict(how) for name, how in found.ways.items()},
                 "effort": effort,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +19,10 @@ class Effort:
     bayes: bool
     rates: tuple[float, ...]
     """Learning rates, ascending, that a short test on a fold chooses from."""
-    together: tuple[float, ...]
-    """FedAvg and Kin try these multiples of it, ascending, on the first fold, and Adam; each trains as its models do best there."""
+    together: Mapping[str, tuple[float, ...]]
+    """FedAvg and Kin try these multiples of it, ascending, on the first fold; each trains as its models do best there."""
+    adam: bool
+    """Whether those that try multiples try Adam, too."""
 
     def cut(self, sizes: np.ndarray) -> tuple[int, int]:
         """Into how many folds clients with so many samples cut them, and how many of these are held out."""
@@ -28,10 +30,15 @@ class Effort:
         return count, self.used or count
 
 
+def _both(*multiples: float) -> dict[str, tuple[float, ...]]:
+    return {"fedavg": multiples, "kin": multiples}
+
+
+RATES, STEPS = (0.03, 0.1, 0.3), (10, 50, 200)
 EFFORTS = {
-    "quick": Effort(4, 1, (10, 50), False, (0.03, 0.1, 0.3), (1.0,)),
-    "standard": Effort(None, None, (10, 50, 200), True, (0.03, 0.1, 0.3), (1 / 3, 1.0, 3.0)),
-    "thorough": Effort(5, None, (10, 50, 200), True, (0.01, 0.03, 0.1, 0.3, 1.0), (1 / 9, 1 / 3, 1.0, 3.0, 9.0)),
+    "quick": Effort(4, 1, STEPS[:2], False, RATES, {"fedavg": (1.0, 3.0)}, adam=False),
+    "standard": Effort(None, None, STEPS, True, RATES, _both(1 / 3, 1.0, 3.0), adam=True),
+    "thorough": Effort(5, None, STEPS, True, (0.01, *RATES, 1.0), _both(1 / 9, 1 / 3, 1.0, 3.0, 9.0), adam=True),
 }
 
 

@@ -30,6 +30,7 @@ from fedkin.portfolio.weights import Prior, Told, weigh
 from fedkin.result import Result
 from fedkin.roster import Roster
 from fedkin.run import Options, make_options, with_learning
+from fedkin.run.deployed import PSEUDO_SAMPLES
 from fedkin.streams import Streams
 from fedkin.task import Task
 
@@ -101,20 +102,20 @@ def joined_by(
     alone = search.alone(sgd)
     members = {"local": alone[:used]}
     for name, start in starts.items():
-        members[name], done, now, shorter = start, 0, start, name
+        members[name], done, now = start, 0, start
         search.say(name, start, range(used))
         for number, steps in enumerate(effort.fine_tuning):
             longer = f"{name}+{steps}"
             if longer in result.facts["pooled"]:  # what the federation stopped is not tried again
-                now = search.stretch(longer, now, sgd.model_dump(), steps - done, number, shorter)
-                members[longer], done, shorter = now, steps, longer
+                now = search.stretch(longer, now, sgd.model_dump(), steps - done, number)
+                members[longer], done = now, steps
     prior, classes = _prior(result, list(members)), task.mixes_chances
     groups = 1 if used > 1 else 2
     told = Told(cut, size, range(used), list(members), groups, prior.temperatures if classes else None)
     weighed = weigh(told, prior.temperatures, classes, search.fits(list(members)), prior)
     return outcome(
         roster, spec, options, tested, members, weighed, alone[used], cut.traffic, time.perf_counter() - started,
-        algorithm, {"kin_of_peers": torch.from_numpy(kin), "start_kin": members[shorter][0]},
+        algorithm, {"kin_of_peers": torch.from_numpy(kin), "start_kin": now[0]},
         {"title": "newcomers", "peers": result.names}, bool(algorithm.get("distil")),
     )  # fmt: skip
 
@@ -165,4 +166,5 @@ def _prior(result: Result, members: list[str]) -> Prior:
     pooled: Mapping[str, float] = result.facts["pooled"]
     weights = np.array([max(float(pooled.get(name, 0.0)), 1e-3) for name in members])
     temperatures = np.array([float(result.facts["temperatures"].get(name, 1.0)) for name in members])
-    return Prior(temperatures, weights / weights.sum(), float(result.facts["mean_gain"]))
+    gain = float(result.facts["mean_gain"]), float(result.facts.get("gain_samples", PSEUDO_SAMPLES))
+    return Prior(temperatures, weights / weights.sum(), *gain)

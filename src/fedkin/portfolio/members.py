@@ -110,7 +110,8 @@ def steps_alone(
 
 
 def fine_tuned(folds: Folds, rows: Tensor, sgd: Mapping[str, Any], steps: int, number: int) -> Tensor:
-    """The models (F, K, B) after `steps` more local steps on every client."""
+    """The models (F, K, B) after `steps` more local steps on every client, who begin at the rate they are told."""
+    begin_anew(folds)
     return more_steps(folds, rows, {**sgd, "steps": steps}, FINE_TUNING + number)
 
 

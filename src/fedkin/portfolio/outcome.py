@@ -188,5 +188,6 @@ def told(
             "kept_alone": bool(kept_alone[k]),
             "gain": (gain, gain - 1.96 * error, gain + 1.96 * error),
             "samples": int(weighed.count[k]),
+            "effective": float(weighed.effective[k]),
         }
     return entries

@@ -14,8 +14,16 @@ class Done:
 
     def __init__(self, effort: Effort, rounds: int, steps: int) -> None:
         tuned = max(effort.fine_tuning, default=0) / max(1, steps * rounds)
-        tried = [1 / FOLDS] * (len(effort.together) if len(effort.together) > 1 else 0)
-        self.plan = {"local": [1.0], "fedavg": [*tried, 1.0], "kin": [*tried, 1.0 + 2 * tuned]}
+        used = effort.used or FOLDS
+
+        def trials(name: str) -> list[float]:
+            """On the first fold, and then the others with what did best."""
+            multiples = effort.together.get(name, ())
+            tried = [1 / used] * (len(multiples) + effort.adam) if multiples else []
+            return [*tried, *([1 - 1 / used] if used > 1 else [])] if tried else [1.0]
+
+        kin = trials("kin")
+        self.plan = {"local": [1.0], "fedavg": trials("fedavg"), "kin": [*kin[:-1], kin[-1] + 2 * tuned]}
         """Member → what its trainings cost in runs of FedAvg, one after the other; fine-tuning counts with Kin's last."""
         if effort.bayes:
             self.plan["pfedbayes"] = [BAYES / 3, BAYES * 2 / 3]

@@ -42,16 +42,12 @@ WORTH = 0.01
 """A costly member is trained in all folds if it lowers the held-out loss of the first by this share."""
 WORSENING = 0.02
 """Fine-tuning goes on unless the last stretch raised the held-out loss by this share."""
-SLOWER = 1 / 3
-"""Training that went astray is done again at this much of the rate, …"""
-ATTEMPTS = 3
-"""… so often at most."""
 ASTRAY = 10.0
 """A model whose loss on a client's training samples is so many times the untrained model's is none for that client."""
 ADAM = 0.01
 """The rate of Adam, where it is tried."""
 FEW = 0.1
-"""A method is trained again, slower, where it went astray for a larger share of the clients."""
+"""A way of training is no choice where it goes astray for a larger share of the clients."""
 
 TrainWith = Callable[[Folds, Mapping[str, Any]], Mapping[str, Tensor]]
 """Trains a method in some folds with settings of its own."""
@@ -101,8 +97,8 @@ class MemberSearch:
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
-    def folds(self, numbers: Sequence[int], pace: np.ndarray | None = None) -> Folds:
-        return Folds(self.clients, self.names, numbers, pace)
+    def folds(self, numbers: Sequence[int]) -> Folds:
+        return Folds(self.clients, self.names, numbers)
 
     @cached_property
     def untrained(self) -> np.ndarray:
@@ -183,8 +179,8 @@ class MemberSearch:
         local = self.alone(self.sgd)
         self.watch("local", self.rounds, self.rounds)
         members = {"local": local[: self.used]}
-        common = self._steady("fedavg", lambda folds, how: {"rows": self._trained("fedavg", folds, **how).rows})
-        kin = self._steady("kin", lambda folds, how: self._kin(folds, local, how))
+        common = self._together("fedavg", self._common)
+        kin = self._together("kin", lambda folds, how: self._kin(folds, local, how))
         members |= {"fedavg": common["rows"], "kin": kin["rows"]}
         left_out: list[str] = []
         for name in ("fedavg", "kin"):
@@ -200,84 +196,54 @@ class MemberSearch:
     # --- training that may go astray ----------------------------------------------------------------------------------
 
     def alone(self, sgd: Sgd) -> Tensor:
-        """Local in every fold and on everything, (F + 1, K, B), its opinion said. `pace` and `cohort` are what it teaches.
+        """Local in every fold and on everything, (F + 1, K, B), its opinion said. `cohort` is what it teaches.
 
-        A client whose loss on its own training samples ends above the untrained model's in any fold trains again, slower, and
-        keeps that pace. Who goes astray at any pace is no part of the cohort: it does not train with the others.
+        Clients whose training grows without bound halve their rate (`local/steady.py`). Who goes astray at any rate is no part
+        of the cohort: it does not train with the others.
         """
-        self.pace = np.ones(len(self.names))
         numbers = range(self.used + 1)
-
-        def train(ids: np.ndarray | None = None) -> dict[str, Tensor]:
-            how = self.spec, self.streams, sgd, self.rounds
-            return {"rows": steps_alone(self.folds(numbers, self.pace), *how, ids)}
-
-        rows = self.once("local", train)["rows"]
+        how = self.spec, self.streams, sgd, self.rounds
+        rows = self.once("local", lambda: {"rows": steps_alone(self.folds(numbers), *how)})["rows"]
         self.say("local", rows, numbers)
-        rows = self._again("local", rows, numbers, self.untrained, self.pace, train)
         self.cohort = np.flatnonzero((self.fit["local"] <= ASTRAY * self.untrained).all(axis=0))
         return rows
 
-    def _again(
-        self,
-        name: str,
-        rows: Tensor,
-        numbers: range,
-        before: np.ndarray,
-        pace: np.ndarray,
-        train: Callable[[np.ndarray], Mapping[str, Tensor]],
-    ) -> Tensor:
-        """The rows (F, K, B) after `train` has been tried again, at a slower `pace`, where training raised the loss."""
-        for attempt in range(1, ATTEMPTS + 1):
-            ids = np.flatnonzero((self.fit[name] > before).any(axis=0))
-            if not len(ids):
-                break
-            pace[ids] *= SLOWER
-            made = self.once(f"{name}, {attempt} slower", lambda: train(ids))["rows"]  # noqa: B023
-            rows = rows.clone()
-            rows[:, ids] = made[:, ids]
-            self.say(name, rows, numbers)
-        return rows
-
-    def _steady(self, name: str, train: TrainWith) -> dict[str, Tensor]:
-        """A method trained in every fold, its opinion said; again and slower where it went astray for many."""
+    def _together(self, name: str, train: TrainWith) -> dict[str, Tensor]:
+        """A method trained in every fold in the way that does best on the first, its opinion said."""
         how, first = self._best_way(name, train)
         self.ways[name] = how
-        rest = self.folds(range(1 if first else 0, self.used), self.pace)
+        rest = self.folds(range(1 if first else 0, self.used))
         made = self.once(f"{name}, other folds" if first else name, lambda: train(rest, how)) if rest.count else first
         made = {key: torch.cat([first[key], made[key]]) for key in made} if first and rest.count else made
         self.say(name, made["rows"], range(self.used))
-        for attempt in range(1, ATTEMPTS + 1):
-            if not self._astray(name):
-                break
-            folds = self.folds(range(self.used), self.pace * SLOWER**attempt)
-            made = self.once(f"{name}, {attempt} slower", lambda: train(folds, how))  # noqa: B023
-            self.say(name, made["rows"], range(self.used))
         return made
 
     def _best_way(self, name: str, train: TrainWith) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """How a method trains in all folds, and what it made of the first: with the rate, or Adam, whose models do best there.
 
         They are judged as received or after a few local steps, whichever is better: models that rounds at a large rate keep
-        unsettled are good beginnings. Where the user has said the rate nothing is tried.
+        unsettled are good beginnings. Trials of a third of the rounds were tried, and favour what is fast at first (Adam). Where
+        the user has said the rate nothing is tried.
         """
-        if self.training.get("lr") or len(self.effort.together) < 2:
+        multiples = self.effort.together.get(name, ())
+        if self.training.get("lr") or not multiples:
             return {"lr": self.sgd.lr}, {}
         tried: list[tuple[dict[str, Any], dict[str, Tensor], float]] = []
+        alone = self.folds([0])
 
         def loss(rate: float, **own: Any) -> float:
-            folds, how = self.folds([0], self.pace), {"lr": rate, **own}
+            how = {"lr": rate, **own}
             named = " ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in how.values())
-            made = self.once(f"{name} with {named} in the first fold", lambda: train(folds, how))
+            made = self.once(f"{name} with {named} in the first fold", lambda: train(alone, how))
             found = self.say(name, made["rows"], range(1))
             astray = self._astray(name)
-            more = fine_tuned(folds, made["rows"], self.sgd.model_dump(), self.effort.fine_tuning[0], 0)
+            more = fine_tuned(alone, made["rows"], self.sgd.model_dump(), self.effort.fine_tuning[0], 0)
             found = float("inf") if astray else min(found, self.say(name, more, range(1)))
             tried.append((how, made, found))
             return found
 
-        climbed([self.sgd.lr * times for times in self.effort.together], loss)
-        if not {"optimiser", "momentum"} & self.training.keys():
+        climbed([self.sgd.lr * times for times in multiples], loss)
+        if self.effort.adam and not {"optimiser", "momentum"} & self.training.keys():
             loss(ADAM, optimiser="adam")
         how, made, _ = min(tried, key=lambda one: one[2])
         return how, made
@@ -287,21 +253,15 @@ class MemberSearch:
         lost = np.any(self.fit[name] > ASTRAY * self.untrained, axis=0)[self.cohort]
         return bool(len(lost) and lost.mean() > FEW)
 
-    def stretch(self, name: str, start: Tensor, sgd: Mapping[str, Any], steps: int, number: int, before: str) -> Tensor:
-        """The models (F, K, B) of member `before` after more local steps, as member `name`, its opinion said."""
-        pace = self.pace.copy()
+    def stretch(self, name: str, start: Tensor, sgd: Mapping[str, Any], steps: int, number: int) -> Tensor:
+        """The models (F, K, B) after more local steps, as member `name`, its opinion said."""
 
-        def train(ids: np.ndarray | None = None) -> dict[str, Tensor]:
-            rows = start
-            if ids is not None:
-                rows = torch.full_like(start, torch.nan)
-                rows[:, ids] = start[:, ids]
-            return {"rows": fine_tuned(self.folds(range(self.used), pace), rows, sgd, steps, number)}
+        def train() -> dict[str, Tensor]:
+            return {"rows": fine_tuned(self.folds(range(self.used)), start, sgd, steps, number)}
 
         rows = self.once(name, train)["rows"]
         self.say(name, rows, range(self.used))
-        floor = np.maximum(self.untrained, self.fit[before])
-        return self._again(name, rows, range(self.used), floor, pace, train)
+        return rows
 
     # --- what is trained ----------------------------------------------------------------------------------------------
 
@@ -326,13 +286,16 @@ class MemberSearch:
 
         return {"rate": torch.tensor(climbed(self.effort.rates, loss), dtype=torch.float64)}
 
-    def _trained(self, name: str, folds: Folds, start: Tensor | None = None, **own: Any) -> TrainedMember:
-        method = algorithms.make(name, {**self.sgd.model_dump(), **own})
+    def _trained(self, name: str, folds: Folds, how: Mapping[str, Any], start: Tensor | None = None) -> TrainedMember:
+        method = algorithms.make(name, {**self.sgd.model_dump(), **how})
         return train_member(folds, self.settings(folds), method, self.rounds, self.watch, start, self.cohort)
+
+    def _common(self, folds: Folds, how: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {"rows": self._trained("fedavg", folds, how).rows}
 
     def _kin(self, folds: Folds, start: Tensor, how: Mapping[str, Any]) -> dict[str, Tensor]:
         own = start[torch.tensor(folds.numbers)]
-        found = self._trained("kin", folds, own, alone=1 / 3, **how)  # the first stage is `start`
+        found = self._trained("kin", folds, {**how, "alone": 1 / 3}, own)  # the first stage is `start`
         arrays = {
             key: torch.stack([state.arrays[f"kin_{key}"] for state in found.states]) for key in ("peers", "weights")
         }
@@ -349,7 +312,7 @@ class MemberSearch:
                 continue
             shorter = f"{name}+{done}" if found else name
             before = self.losses[shorter][1]
-            rows = self.stretch(longer, rows, sgd, steps - done, number, shorter)
+            rows = self.stretch(longer, rows, sgd, steps - done, number)
             found[longer], done = rows, steps
         return found
 
@@ -369,7 +332,11 @@ class MemberSearch:
             algorithms.make(name, own).check(self.settings(first)[0])
         except FedkinError:  # a network it cannot take: the others do without it
             return {}
-        rows = self.once(f"{name} in the first fold", lambda: {"rows": self._trained(name, first, **own).rows})["rows"]
+
+        def train(folds: Folds) -> dict[str, Tensor]:
+            return {"rows": self._trained(name, folds, own).rows}
+
+        rows = self.once(f"{name} in the first fold", lambda: train(first))["rows"]
         self.say(name, rows, range(1))
         without, together = self.pooled_loss(others, [0]), self.pooled_loss([*others, name], [0])
         if together > (1 - WORTH) * without:
@@ -377,7 +344,7 @@ class MemberSearch:
             self.said.pop(name)
             return {}
         if rest.count:
-            more = self.once(f"{name}, other folds", lambda: {"rows": self._trained(name, rest, **own).rows})["rows"]
+            more = self.once(f"{name}, other folds", lambda: train(rest))["rows"]
             rows = torch.cat([rows, more])
         self.say(name, rows, range(self.used))
         return {name: rows}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.clients import Clients, Replies, Traffic, joined
+from fedkin.clients import Clients, Replies, Traffic
 from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph
 
@@ -25,13 +25,9 @@ class Folds:
     that is one question to K·F clients instead of F.
     """
 
-    def __init__(
-        self, clients: Clients, names: tuple[str, ...], numbers: Sequence[int], pace: np.ndarray | None = None
-    ) -> None:
-        """`pace` (K,): local training goes at so many times the rate it is told, client by client."""
+    def __init__(self, clients: Clients, names: tuple[str, ...], numbers: Sequence[int]) -> None:
         self.clients, self.names, self.numbers, count = clients, names, tuple(numbers), len(numbers)
         self.count = count
-        self.pace = np.ones(len(names)) if pace is None else pace
         self.views = tuple(Fold(self, place, number) for place, number in enumerate(numbers))
         self._questions: list[tuple[Any, ...]] = [()] * count
         self._answers: list[Replies] = []
@@ -82,26 +78,8 @@ class Folds:
         ids = np.concatenate([own + fold * size for fold, own in zip(self.numbers, asked)])
         keys = self._questions[0][2]
         rows = {key: torch.cat([question[2][key] for question in self._questions]) for key in keys}
-        replies = self._paced(self._questions[0][0], ids, rows, *self._questions[0][3:])
+        replies = self.clients.ask(self._questions[0][0], ids, rows, *self._questions[0][3:])
         return [self._part(replies, fold) for fold in self.numbers]
-
-    def _paced(
-        self, task: str, ids: np.ndarray, rows: Mapping[str, Tensor], shared: Mapping[str, Any], bill: bool
-    ) -> Replies:
-        """The question, put separately to clients that train at different rates; answers in the order of `ids`."""
-        pace = self.pace[ids % len(self.names)]
-        if task != "train" or (pace == 1).all():
-            return self.clients.ask(task, ids, rows, shared, bill)
-        found = []
-        for value in np.unique(pace):
-            mine = np.flatnonzero(pace == value)
-            slower = {**shared["sgd"], "lr": float(shared["sgd"]["lr"] * value)}
-            own = {key: array[torch.from_numpy(mine)] for key, array in rows.items()}
-            found.append(self.clients.ask(task, ids[mine], own, {**shared, "sgd": slower}, bill))
-        together = joined(found)
-        order = np.argsort(together.ids, kind="stable")
-        arrays = {key: array[torch.from_numpy(order)] for key, array in together.arrays.items()}
-        return Replies(together.ids[order], arrays, together.failed)
 
     def _part(self, replies: Replies, fold: int) -> Replies:
         size = len(self.names)
@@ -112,7 +90,7 @@ class Folds:
 
     def _alone(self, fold: int, task: str, ids: np.ndarray, *question: Any) -> Replies:
         size = len(self.names)
-        replies = self._paced(task, ids + fold * size, *question)
+        replies = self.clients.ask(task, ids + fold * size, *question)
         return Replies(replies.ids % size, replies.arrays, self._named(replies.failed, fold))
 
     def _named(self, failed: Mapping[str, str], fold: int) -> dict[str, str]:

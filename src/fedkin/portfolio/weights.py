@@ -29,11 +29,13 @@ FLAT = 1e-6
 
 @dataclass(frozen=True)
 class Prior:
-    """What a federation has learned about its members: their temperatures (M,), pooled weights (M,) and mean gain."""
+    """What a federation has learned about its members: their temperatures (M,), pooled weights (M,), mean gain and for how
+    many samples of a client that gain counts."""
 
     temperatures: np.ndarray
     pooled: np.ndarray
     gain: float
+    samples: float = PSEUDO_SAMPLES
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Weighed:
     """Its standard error, (K,)."""
     count: np.ndarray
     """Held-out samples, (K,)."""
+    effective: np.ndarray
+    """How many of them tell something, (K,): few where nearly all are of one class."""
 
 
 class Sums(Protocol):
@@ -139,9 +143,11 @@ def weigh(
     weights = without_small(_sound_alone(weights, told.sound, fit))
     found = told.ask(GAINS, weights)
     count = told.count[:, -1]
-    mean = mean_gain(found["gain"], count) if known is None else known.gain
-    gain, error = shrunken(found["gain"], found["square"], count, told.effective, mean)
-    return Weighed(Prior(temperatures, pooled[-1], mean), weights[:, -1], gain, error, count)
+    gains = found["gain"], found["square"], count
+    samples = pseudo_samples(*gains) if known is None else known.samples
+    prior = Prior(temperatures, pooled[-1], mean_gain(*gains[::2]) if known is None else known.gain, samples)
+    gain, error = shrunken(*gains, told.effective, prior)
+    return Weighed(prior, weights[:, -1], gain, error, count, told.effective)
 
 
 def tempered(losses: np.ndarray, counts: np.ndarray) -> tuple[int, float]:
@@ -233,16 +239,29 @@ def mean_gain(gain: np.ndarray, count: np.ndarray) -> float:
     return float((gain[there] / count[there]).mean()) if there.any() else 0.0
 
 
+def pseudo_samples(gain: np.ndarray, square: np.ndarray, count: np.ndarray) -> float:
+    """How many samples the federation's mean gain counts for in a client's own: σ²/τ², at least 1 and at most 10.
+
+    σ² is the variance of a sample's gain within clients, τ² that of the clients' mean gains beyond what σ² explains: where
+    clients are unlike, the others say little of one (Morris 1983, Parametric empirical Bayes inference).
+    """
+    several = count > 1
+    if several.sum() < 2:
+        return PSEUDO_SAMPLES
+    n, own = count[several], gain[several] / count[several]
+    within = np.maximum(square[several] - n * own**2, 0).sum() / (n - 1).sum()
+    between = own.var(ddof=1) - within * (1 / n).mean()
+    return PSEUDO_SAMPLES if within >= PSEUDO_SAMPLES * between else float(max(1.0, within / between))
+
+
 def shrunken(
-    gain: np.ndarray, square: np.ndarray, count: np.ndarray, effective: np.ndarray, mean: float
+    gain: np.ndarray, square: np.ndarray, count: np.ndarray, effective: np.ndarray, prior: Prior
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean gains (K,) shrunk to the federation's with 10 pseudo-samples, and their standard errors.
+    """Mean gains (K,) shrunk to the federation's, and their standard errors.
 
     A client counts with its `effective` samples: where nearly all are of one class its own loss is a poor judge.
     """
-    n = np.maximum(count, 1)
+    n, others = np.maximum(count, 1), prior.samples
     own = gain / n
     spread = np.sqrt(np.maximum(square / n - own**2, 0) / n)
-    return (effective * own + PSEUDO_SAMPLES * mean) / (effective + PSEUDO_SAMPLES), spread * effective / (
-        effective + PSEUDO_SAMPLES
-    )
+    return (effective * own + others * prior.gain) / (effective + others), spread * effective / (effective + others)

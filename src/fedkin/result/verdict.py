@@ -13,12 +13,12 @@ from fedkin.result.history import History
 from fedkin.result.result import Result
 
 FEW_TO_JUDGE = 5
-"""With fewer held-out samples nothing is said about a client."""
+"""With fewer held-out samples nothing is said about a client; those of one class hardly count."""
 
 
-def standing(told: dict[str, Any]) -> str:
+def standing(told: Mapping[str, Any]) -> str:
     """better, same, alone or unknown: by the gain to expect on new samples, which no test sample has a part in."""
-    if told["samples"] < FEW_TO_JUDGE:
+    if min(told["samples"], told.get("effective", told["samples"])) < FEW_TO_JUDGE:
         return "unknown"
     if told["kept_alone"]:
         return "alone"
@@ -76,8 +76,10 @@ def combination(told: Mapping[str, Any], most: int = 3) -> list[str]:
 
 
 def gain_text(told: Mapping[str, Any]) -> str:
-    """The gain to expect, in loss per sample, and half of its 95 % interval."""
+    """The gain to expect, in loss per sample, and half of its 95 % interval; "?" where there is too little to judge by."""
     gain, low, high = told["gain"]
+    if standing(told) == "unknown":
+        return "?"
     return "–" if told["kept_alone"] else f"{gain:+.2f} ± {(high - low) / 2:.2f}".replace("-", "−")
 
 
@@ -116,7 +118,7 @@ def sentence(result: Result) -> str:
     found = {name: standing(entry) for name, entry in told.items()}
     by = {what: [name for name, own in found.items() if own == what] for what in ("better", "same", "alone", "unknown")}
     if len(by["unknown"]) == len(found):
-        return f"No client has {FEW_TO_JUDGE} samples to judge by; nothing can be said about who gains."
+        return f"No client has {FEW_TO_JUDGE} samples that tell something; nothing can be said about who gains."
     clients = len(found)
     parts = [f"{len(by['better'])} of {clients} clients do better together, none is expected to do worse"]
     if by["same"]:
@@ -127,8 +129,11 @@ def sentence(result: Result) -> str:
         parts.append(f"{most} gains most" + (f", from {in_words([name for name, _ in kin])}" if kin else ""))
     if by["alone"]:
         parts.append(f"{in_words(by['alone'])} {'stays' if len(by['alone']) == 1 else 'stay'} alone")
-    if by["unknown"]:
-        parts.append(f"too few samples to judge {in_words(by['unknown'])}")
+    few = [name for name in by["unknown"] if told[name]["samples"] < FEW_TO_JUDGE]
+    if few:
+        parts.append(f"too few samples to judge {in_words(few)}")
+    if uniform := [name for name in by["unknown"] if name not in few]:
+        parts.append(f"too few of a second class to judge {in_words(uniform)}")
     return "; ".join(parts) + "."
 
 
