@@ -26,6 +26,19 @@ def test_variation_stays_below_the_bound_in_the_setting_of_figure_5() -> None:
             assert row["bound"] == pytest.approx(row["reference_bound"], rel=0.4)
 
 
+def test_curves_of_figure_5_end_where_the_figure_has_them() -> None:
+    found = figures.variation_over_rounds(alpha=0.01, noise=1.0, p_in=0.8, runs=2, rounds=400)
+    union = figures.union_of(figures.clustered(2, 0, clients=50, clusters=1, dimension=10, noise=1.0, p_in=0.8))
+    end = fedrelax.variation(figures.fitted(union, 0.01, 400), union.truth["cluster"]).mean()
+    line, bound = found["lines"]["variation"], found["lines"]["bound"]["y"][0]
+    assert line["x"] == tuple(range(20, 401, 20))
+    assert found["post"]["mean"] == line["y"][-1] == pytest.approx(end)
+    assert bound == pytest.approx(fedrelax.variation_bound(union, 0.01).mean())
+    within = found["post"]["within"]
+    assert all(y <= bound for x, y in zip(line["x"], line["y"]) if x > within)
+    assert within == 0 or line["y"][line["x"].index(within)] > bound
+
+
 def test_the_bound_by_hand() -> None:
     federation = small(noise=1.0)[0]
     assert federation.graph is not None

@@ -71,6 +71,18 @@ def test_a_level_that_one_seed_never_reaches_has_no_number() -> None:
     assert study.number("local", "a", "rounds_to", "post") is None
 
 
+def test_a_moment_that_was_tested_at_the_end_alone_tells_no_first_round() -> None:
+    """As *post* is where not all clients take part."""
+    often = {"round": [1, 2, 3, 4], "mean": [0.7, 0.75, 0.85, 0.9]}
+    curves = {"pre": often, "post": {"round": [4], "mean": [0.95]}}
+    record = {"curve": curves, "seconds": 0.0, "key": "k"}
+    study = Measured(tables.parse_table("t", TABLE), "paper", {("local", "a"): [record]})
+    assert study.number("local", "a", "rounds_to", "post") is None
+    found = study.number("local", "a", "rounds_to", "pre")
+    assert found is not None
+    assert found.value == 3.0
+
+
 def test_cells_keep_the_curves_that_a_figure_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, records = tables.parse_table("t", f"{TABLE}\n[scales.smoke]\nseeds = 1\nrun = {{ rounds = 2 }}"), {}
     for cell in cells_of(table, "paper"):

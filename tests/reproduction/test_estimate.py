@@ -43,6 +43,17 @@ def test_the_time_grows_with_the_rounds(tmp_path: Path, small_data: Path) -> Non
     assert found["seconds"]["paper"] is None or found["seconds"]["paper"] > found["seconds"]["desk"]
 
 
+def test_cells_that_nothing_kept_is_like_are_left_out_and_counted(tmp_path: Path, small_data: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.put("fedu.table1", [record(c, 1.0) for c in cells_of(find_table("fedu.table1"), "desk", 1) if c.column == "har_dnn"])  # fmt: skip
+    found = {entry["name"]: entry for entry in estimate.listing(kept)}["fedu.table1"]
+    cells = {c.key: c for c in cells_of(find_table("fedu.table1"), "desk", 1)}
+    known = [c for c in cells.values() if c.column == "har_dnn"]
+    seeds = find_table("fedu.table1").reduction("desk").seeds or 1
+    assert found["seconds"]["desk"] * estimate.cores() == pytest.approx(len(known) * seeds)
+    assert found["unknown"]["desk"] == (len(cells) - len(known)) * seeds > 0
+
+
 def test_the_cells_most_alike_count() -> None:
     one, other = cell("fedavg", "har_convex").settings, cell("fedu", "har_convex").settings
     longer = {**one, "run": {**one["run"], "rounds": 2 * one["run"]["rounds"]}}

@@ -18,7 +18,7 @@ PAPERS = {
     "fedu": ["table1", "full", "figure3", "figure4", "speedup"],
     "fedcedar": ["table1", "table2", "figure3", "figure4"],
     "fedska": ["table1", "table2", "table3", *(f"figure{n}" for n in range(3, 7))],
-    "fedrelax": [f"figure{n}" for n in ("1a", "1b", "1c", "2a", "2b", "3a", "3b", "4a", "4b", "5a", "5b")],
+    "fedrelax": [f"figure{n}" for n in ("1a", "1b", "1c", "2a", "2b", "3a", "3b", "4a", "4b", "5", "5a", "5b")],
 }
 
 

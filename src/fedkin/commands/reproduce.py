@@ -229,10 +229,11 @@ def write_listing(kept: Kept, json: Path | None) -> None:
         "paper",
         "kept",
         "needs",
-        caption="times by the round of kept cells like these, wherever they were computed",
+        caption="times by the round of kept cells like these, wherever they were computed; >: some have none like them",
     )
     for entry in found:
-        times = [duration(entry["seconds"][scale]) if entry["seconds"][scale] else "–" for scale in ("desk", "paper")]
+        told = [(entry["seconds"][scale], entry["unknown"][scale]) for scale in ("desk", "paper")]
+        times = [f"{'> ' if unknown else ''}{duration(seconds)}" if seconds else "–" for seconds, unknown in told]
         made.add_row(entry["name"], *times, ", ".join(entry["kept"]) or "–", entry["needs"])
     made.columns[-1].no_wrap, made.columns[-1].justify = False, "left"
     console().print(made)

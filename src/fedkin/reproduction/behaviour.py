@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pkgutil import resolve_name
@@ -38,6 +38,8 @@ PROBE_SAMPLES = 200
 DECIMALS = 7
 """Of the numbers compared, as shares of how far the models moved: far above what another order of summation changes in
 float64, and enough to see FedProx's pull in two steps at rate 0.01."""
+RESIDUE = 1e-12
+"""Numbers smaller than this should be zero: what is left of them is rounding, which differs from processor to processor."""
 CLOCKS = ("seconds", "versions")
 """Entries of what a function returns that say how long it took, or where."""
 
@@ -64,7 +66,15 @@ def _tried(text: str) -> str | None:
             numbers = [*_clients(json.dumps(settings["data"], sort_keys=True)), *_run(settings)]
     except (FedkinError, OSError):
         return None
-    rounded = " ".join(f"{number:.{DECIMALS}g}" for number in numbers)
+    return hashed(numbers)
+
+
+def hashed(numbers: Iterable[float]) -> str:
+    """
+    >>> hashed([1 / 3, 0.0]) == hashed([0.33333333333, -1e-17])
+    True
+    """
+    rounded = " ".join(f"{0.0 if abs(number) < RESIDUE else number:.{DECIMALS}g}" for number in numbers)
     return hashlib.blake2b(rounded.encode(), digest_size=6).hexdigest()
 
 
@@ -107,7 +117,13 @@ def _run(settings: Mapping[str, Any]) -> list[float]:
     rounds = 1 + int(parameters.get("period") or 1)
     graph = published_graph(settings["graph"], method, federation)
     options = make_options(
-        rounds=rounds, fraction=fraction, workers=1, influence=False, dtype="float64", eval_every=rounds
+        rounds=rounds,
+        fraction=fraction,
+        workers=1,
+        influence=False,
+        dtype="float64",
+        eval_every=rounds,
+        validation="given",
     )
     run = make_run(federation, settings["model"], method, options, graph)
     result = run.run()

@@ -114,7 +114,7 @@ def _train(cell: Cell, folder: Path, watch: OnRound) -> CellRecord | None:
     settings = cell.settings
     federation = _federation(json.dumps(settings["data"], sort_keys=True), cell.seed)
     method = as_published(settings["algorithm"], settings["parameters"])
-    options = make_options(**settings["run"], seed=cell.seed, workers=1)
+    options = make_options(**{"validation": "given", **settings["run"]}, seed=cell.seed, workers=1)
     graph = published_graph(settings["graph"], method, federation)
     every = options.eval_every or max(1, options.rounds // 10)
     everywhere = [GlobalTest(every)] if options.global_test else []

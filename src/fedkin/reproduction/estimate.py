@@ -17,7 +17,8 @@ Rates = Mapping[tuple[str, ...], list[float]]
 
 
 def listing(kept: Kept) -> list[dict[str, Any]]:
-    """Every table and figure: what it needs, what is kept, and seconds by scale (None: unknown)."""
+    """Every table and figure: what it needs, what is kept, and by scale the seconds (None: unknown) and how many of its
+    cells they leave out, because nothing like them is kept."""
     rates: dict[tuple[str, ...], list[float]] = {}
     for record in kept.records.values():
         for kind in _kinds(record["settings"]):
@@ -26,6 +27,7 @@ def listing(kept: Kept) -> list[dict[str, Any]]:
     for name in table_names():
         table = find_table(name)
         absent = missing(cells_of(table, "paper", seeds=1), code=False)  # without torch: a list is to be there at once
+        times = {scale: _seconds(table, scale, absent, rates) for scale in ("desk", "paper")}
         found.append(
             {
                 "name": name,
@@ -34,7 +36,8 @@ def listing(kept: Kept) -> list[dict[str, Any]]:
                 "needs": _needs(table, absent),
                 "missing": absent,
                 "kept": [scale for scale in SCALES if kept.of(name, scale) or kept.picture(name, scale).exists()],
-                "seconds": {scale: _seconds(table, scale, absent, rates) for scale in ("desk", "paper")},
+                "seconds": {scale: seconds for scale, (seconds, _) in times.items()},
+                "unknown": {scale: unknown for scale, (_, unknown) in times.items()},
             }
         )
     return found
@@ -74,14 +77,13 @@ def seconds_of(settings: Mapping[str, Any], rates: Rates) -> float | None:
     return None if alike is None else median(alike) * _rounds(settings)
 
 
-def _seconds(table: PublishedTable, scale: str, absent: Mapping[str, str], rates: Rates) -> float | None:
-    """The time on all cores of this machine; None if nothing like one of its cells is kept. What cannot be run here is
-    left out."""
+def _seconds(table: PublishedTable, scale: str, absent: Mapping[str, str], rates: Rates) -> tuple[float | None, int]:
+    """The time on all cores of this machine, and how many cells it leaves out: those that nothing kept is like. What cannot
+    be run here counts nowhere."""
     if scale != "paper" and scale not in table.scales:
-        return None
+        return None, 0
     cells = {c.key: c for c in cells_of(table, scale, seeds=1) if c.row not in absent and c.column not in absent}
     spent = [seconds for c in cells.values() if (seconds := seconds_of(c.settings, rates)) is not None]
-    if not spent or len(spent) < len(cells):
-        return None
     seeds = table.reduction(scale).seeds or table.seeds
-    return sum(spent) * seeds / min(cores(), len(spent) * seeds)
+    unknown = (len(cells) - len(spent)) * seeds
+    return (sum(spent) * seeds / min(cores(), len(spent) * seeds) if spent else None), unknown

@@ -41,7 +41,10 @@ def write_page(results: Path, path: Path) -> Path:
     _write(path, [*parts, *not_run({chosen.table.name for chosen in plans})])
     for paper, own in groupby(plans, key=paper_of):
         sections = [part for chosen in own for part in table_section(chosen, path.parent)]
-        title = f"# {_titled(paper)}: published tables beside ours\n\nHow to read them: [reproduction]({path.name}).\n"
+        title = (
+            f"# {_titled(paper)}: published tables beside ours\n\nHow to read them: [reproduction]({path.name}). "
+            f"What to conclude from them: [{_titled(paper)}]({paper}.md#what-to-conclude).\n"
+        )
         _write(path.with_name(page_of(paper, path.stem)), [title, *sections])
     return path
 

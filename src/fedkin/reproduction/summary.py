@@ -59,9 +59,14 @@ class Measured:
         return Number(float(values.mean()), spread)
 
     def rounds_to(self, row: str, column: str, when: When) -> Number | None:
-        """The first evaluated round in which the mean over clients is as good as the column's level; None if never."""
+        """The first evaluated round in which the mean over clients is as good as the column's level; None if never, or if it was
+        tested more often at the other moment, so that the first round is not known."""
         level, sign = self.table.columns[column].level, 1 if self.table.larger_is_better else -1
-        curves = [record["curve"][when] for record in self.good(row, column) if when in record.get("curve", {})]
+        told = [record["curve"] for record in self.good(row, column) if when in record.get("curve", {})]
+        often = [max(len(curves[moment]["round"]) for moment in ("pre", "post") if moment in curves) for curves in told]
+        curves = [found[when] for found, most in zip(told, often) if len(found[when]["round"]) == most]
+        if len(curves) < len(told):
+            return None
         first = [
             next(
                 (

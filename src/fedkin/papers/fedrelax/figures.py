@@ -59,12 +59,18 @@ def clustered(runs: int, seed: int, **options: Any) -> list[Federation]:
     return [data.load("clusters", seed=seed + r, **settings) for r in range(runs)]
 
 
-def fitted(federation: Federation, alpha: float, rounds: int, seed: int = 0, update: str = "gradient") -> np.ndarray:
+def fitted(
+    federation: Federation,
+    alpha: float,
+    rounds: int,
+    seed: int = 0,
+    update: str = "gradient",
+    callbacks: Sequence[Any] = (),
+) -> np.ndarray:
     """The linear models after `rounds` exchanges, (K, d)."""
     method = as_published("fedrelax", {"alpha": alpha, "update": update})
-    return train(
-        federation, "linear", method, rounds=rounds, seed=seed, dtype="float64", eval_every=max(rounds, 1)
-    ).rows
+    settings: dict[str, Any] = {"rounds": rounds, "seed": seed, "dtype": "float64", "eval_every": max(rounds, 1)}
+    return train(federation, "linear", method, callbacks=callbacks, **settings).rows
 
 
 def error(rows: np.ndarray, federations: Sequence[Federation]) -> np.ndarray:
@@ -237,3 +243,27 @@ def figure_5b(runs: int = 50, seed: int = 0, rounds: int = 1000) -> Figure:
     rows = list(_variations(settings, "p_in", REFERENCE_5B, runs, seed, rounds))
     title = "One cluster, σ = 0.1: variation and its bound over the density"
     return _bound_claims(figure("5b", title, "Σ_i ‖ŵ_i − mean‖²", "p_in", rows, started), "p_in", rising=False)
+
+
+def variation_over_rounds(
+    alpha: float, noise: float, p_in: float, runs: int = 50, seed: int = 0, rounds: int = 1000, every: int = 20
+) -> dict[str, Any]:
+    """A curve of figure 5: the variation within one cluster of 50 clients over the exchanges, beside its bound.
+
+    `within` is the exchange after which the mean over runs stays below the bound's.
+    """
+    federations = clustered(runs, seed, clients=50, clusters=1, dimension=10, noise=noise, p_in=p_in)
+    union = union_of(federations)
+    told: list[tuple[int, float]] = []
+
+    def tell(run: Any, record: Any) -> None:
+        if record["round"] % every == 0 or record["round"] == rounds:
+            rows = run.clients.shard.store["weights"]  # where linear clients keep them between exchanges
+            told.append((record["round"], float(variation(rows.numpy(), union.truth["cluster"]).mean())))
+
+    fitted(union, alpha, rounds, seed, callbacks=[tell])
+    bound = float(variation_bound(union, alpha).mean())
+    above = [exchange for exchange, value in told if value > bound]
+    x, y = zip(*told)
+    found = {"mean": y[-1], "bound": bound, "within": above[-1] if above else 0}
+    return {"pre": found, "post": found, "lines": {"variation": {"x": x, "y": y}, "bound": {"x": x, "y": [bound] * len(x)}}}  # fmt: skip
