@@ -29,4 +29,5 @@ def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
 
 
 def _told(cell: Any) -> str:
-    return f"{cell:.4f}" if isinstance(cell, float) else str(cell)
+    """A number with four decimals, or a dash where there is none."""
+    return (f"{cell:.4f}" if cell == cell else "–") if isinstance(cell, float) else str(cell)

@@ -108,6 +108,23 @@ def test_a_site_of_one_class_has_no_value_and_is_counted_as_such() -> None:
     says("report r --out r.html")
     assert "auroc of 4 of 5 clients" in Path("r.html").read_text()
     assert "nan" not in repr(fedkin.load("r")).lower()
+    result = fedkin.load("r")
+    assert "nan" not in str(result.table()).lower()
+    assert result.table()["deployed"].mean() == pytest.approx(told["auroc"]["mean"])
+    page = result._repr_html_()
+    assert "<td>site-4</td><td>75</td><td>–</td><td>–</td><td>–</td>" in page
+    assert "deployed, auroc %" in page
+    assert "auroc of 4 of 5 clients" in page
+
+
+def test_a_comparison_in_a_notebook_tells_unit_and_who_is_left_out() -> None:
+    federation = fedkin.Federation.from_frame(pd.read_csv("rare.csv"), "site", "ill")
+    found = fedkin.compare(federation, "mlr", ["fedavg"], seeds=[0], rounds=2, metrics=["auroc"])
+    page, line = found._repr_html_(), found.lines[-1]
+    assert "<th>auroc %</th>" in page
+    assert f"<td>FedAvg</td><td>{100 * line.deployed['mean']:.1f}</td>" in page
+    assert "auroc of 4 of 5 clients" in page
+    assert "larger is better" in page
 
 
 def test_where_nobody_has_a_value_nothing_breaks() -> None:
@@ -127,6 +144,13 @@ def test_unknown_names_list_near_matches() -> None:
     assert "choose one of: balanced" in refusal(f"run {RARE} --class-weight heavy")
     assert "label=number" in refusal(f"run {RARE} --class-weight 1,x")
     assert "needs probabilities" in refusal(f"compare {DOSE} --metric auroc")
+
+
+def test_other_targets_are_refused_by_name_with_what_to_do() -> None:
+    assert "ranks (loss='mae' predicts the median rank)" in refusal(f"run {DOSE} --task ordinal")
+    assert "“event before t”" in refusal(f"compare {DOSE} --task survival")
+    assert "give them as arrays" in refusal(f"run {RARE} --task multilabel")
+    assert "did you mean 'regression'" in refusal(f"run {DOSE} --task regresion")
 
 
 def test_explain_shows_what_is_minimised_and_how_it_is_judged() -> None:

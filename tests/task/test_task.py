@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sklearn.metrics as sk
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import fedkin
 from fedkin.algorithms import FedAvg
@@ -21,7 +21,7 @@ from fedkin.run import make_options
 from fedkin.task import Forecast, Task
 from fedkin.task.choice import chosen
 from fedkin.task.losses import LOSSES, focal, loss_of
-from fedkin.task.metrics import METRICS
+from fedkin.task.metrics import METRICS, Metric
 
 TWO = Task("classification", (4,), ("no", "yes"))
 THREE = Task("classification", (4,), (0, 1, 2))
@@ -175,16 +175,58 @@ BAD: dict[str, tuple[Task, dict[str, Any], str]] = {
     "balanced without a class": (TWO, {"class_weight": "balanced", "counts": np.array([5, 0])}, "nobody has"),
     "too few weights": (THREE, {"class_weight": [1, 2]}, "2 entries"),
     "weights with own loss": (TWO, {"loss": lambda o, y: o[:, 0], "class_weight": [1, 2]}, "your own loss"),
+    "loss of numbers": (TWO, {"loss": "mae"}, "or say task='regression'"),
+    "loss of counts": (TWO, {"loss": "poisson"}, "or say task='counts'"),
+    "other case": (TWO, {"metrics": ["AUROC"]}, "did you mean 'auroc'"),
+    "a loss that is an object": (TWO, {"loss": nn.CrossEntropyLoss()}, r"'CrossEntropyLoss' returns \(\)"),
+    "fails for class 1": (TWO, {"loss": lambda o, y: o[:, 0] / (1.0 - y)}, "not finite"),
+    "metric that fails": (TWO, {"metrics": ["never"]}, "'never' fails on predictions .* division by zero"),
+    "metric of each sample": (TWO, {"metrics": ["each"]}, "'each' fails on predictions"),
     "import": (TWO, {"loss": "fedkin.nowhere:f"}, "cannot be imported"),
 }
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_does_not_fit_is_refused_in_one_line(what: str) -> None:
+def test_what_does_not_fit_is_refused_in_one_line(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task, asked, says = BAD[what]
+    for name, function in {"never": lambda said, true: 1 / 0, "each": lambda said, true: said == true}.items():
+        monkeypatch.setitem(METRICS, name, Metric(name, function, "labels", ("classification",), True))
     with pytest.raises(FedkinError, match=says) as refused:
         chosen(task, **asked)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("register", "how", "says"),
+    [
+        (fedkin.metric, {"needs": "label", "larger_is_better": True}, "did you mean 'labels'"),
+        (fedkin.metric, {"needs": "labels", "larger_is_better": True, "kinds": ["clasification"]}, "'classification'"),
+        (fedkin.loss, {"kinds": ["clasification"]}, "'classification'"),
+        (fedkin.loss, {"link": "softmx"}, "'softmax'"),
+    ],
+)
+def test_a_registration_that_means_nothing_is_refused(register: Any, how: dict[str, Any], says: str) -> None:
+    with pytest.raises(FedkinError, match=says):
+        register("mine", **how)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"loss": 3}, "loss = 3 is not allowed: give a name"),
+        ({"class_weight": 3}, "class_weight = 3 is not allowed: say 'balanced'"),
+        ({"class_weight": {"yes": "much"}}, "say 'balanced'"),
+    ],
+)
+def test_an_option_of_another_type_is_refused_in_one_line(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(FedkinError, match=says) as refused:
+        make_options(**options)
+    assert "\n" not in str(refused.value)
+
+
+def test_rates_of_negative_numbers_are_refused_with_the_client(least_squares: Any) -> None:
+    with pytest.raises(FedkinError, match=r"client 'site-0': loss 'poisson' needs counts, 0 or more, but has .* -"):
+        fedkin.train(least_squares(0, 2, 20, 0.0), "linear", rounds=1, loss="poisson")
 
 
 # --- from the user's side ---------------------------------------------------------------------------------------------

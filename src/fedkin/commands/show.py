@@ -129,7 +129,7 @@ def result_tables(result: Result, most: int = 20) -> Iterator[Table]:
     for when in ("pre", "post", "deployed"):
         own = result.summary(when)
         parts = ("mean", "std", "best5", "worst5", "weighted")
-        summary.add_row(when, *(metric.number(own[part]) for part in parts))
+        summary.add_row(when, *[metric.number(own[part]) for part in parts])
     yield summary
     if len(result.names) > most:
         return

@@ -21,6 +21,7 @@ from fedkin.notebook import html_table
 from fedkin.portfolio.contender import Auto
 from fedkin.result import Result, records
 from fedkin.result.contenders import ALONE, Contender, Standing, find_alone, line
+from fedkin.result.summary import coverage
 from fedkin.run import Callback, Options, Run, make_options, make_run, with_learning
 from fedkin.streams import parse_seeds
 
@@ -82,14 +83,20 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         shown = [entry for entry in self.lines if entry.algorithm in self.listed] or list(self.lines)
+        metric = self.results[0].task.headline_metric
         rows = (
-            [e.title, e.deployed["mean"], e.deployed["worst5"], *("–" if v is None else v for v in (e.gained, e.lost))]
+            [
+                e.title,
+                *(metric.number(e.deployed[part]) for part in ("mean", "worst5")),
+                *("–" if v is None else v for v in (e.gained, e.lost)),
+            ]
             for e in shown
         )
-        metric = shown[0].metric if shown else "metric"
-        notes = [f"{name}: {why}" for name, why in self.skipped.items()]
+        missing = coverage(metric.label, shown[0].valued, shown[0].clients)
+        notes = [metric.better, *([missing] if missing else [])]
+        notes += [f"{name}: {why}" for name, why in self.skipped.items()]
         notes += [f"{run['algorithm']}, seed {run['seed']}: {run['reason']}" for run in self.failed]
-        return html_table("Comparison", ("method", metric, "worst 5 %", "gained", "lost"), rows, notes)
+        return html_table("Comparison", ("method", metric.heading, "worst 5 %", "gained", "lost"), rows, notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""

@@ -22,7 +22,6 @@ from fedkin.graphs.directed import directed
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.models.frozen import carrying, freeze
 from fedkin.models.memory import with_memory
-from fedkin.notebook import html_table
 from fedkin.result.blended import BLENDS, Blends
 from fedkin.result.combined import CombinedModels, Parts
 from fedkin.result.estimators_file import ESTIMATORS_FILE, SavedEstimators, estimators_to_bytes
@@ -149,28 +148,19 @@ class Result:
         return int(np.isfinite(np.array(self.metrics["deployed"][self.metric], dtype=float)).sum())
 
     def table(self) -> pd.DataFrame:
-        """One line per client: samples, the headline metric *pre*, *post* and as deployed, its own share of influence."""
-        import pandas as pd
+        """One line per client: samples, the headline metric *pre*, *post* and as deployed, its own share of influence.
 
-        columns: dict[str, Any] = {"samples": self.sizes}
-        for when in ("pre", "post", "deployed"):
-            columns[when] = self.metrics[when][self.metric]
-        columns["deploys"] = self.choice
-        if self.influence is not None:
-            columns["own share"] = np.diag(self.influence)
-        return pd.DataFrame(columns, index=pd.Index(self.names, name="client"))
+        A client without a value (AUROC where its test samples have one class) has `<NA>`, which means leave out.
+        """
+        from fedkin.result.tables import client_table
+
+        return client_table(self)
 
     def letters(self) -> pd.DataFrame:
         """One line per edge and direction: source, target, and the messages and bytes that went along it."""
-        import pandas as pd
+        from fedkin.result.tables import letter_table
 
-        if self.graph is None or "edge_traffic" not in self.extras:
-            raise FedkinError(f"{self.title}: no client wrote to another; traffic per edge is kept for dfedu")
-        entries = self.graph.adjacency.tocoo()
-        names = np.array(self.names, dtype=object)
-        columns = {"source": names[entries.col], "target": names[entries.row]}
-        messages, size = self.extras["edge_traffic"].numpy().T
-        return pd.DataFrame({**columns, "messages": messages, "bytes": size})
+        return letter_table(self)
 
     @property
     def kin(self) -> np.ndarray | sp.csr_array | None:
@@ -219,9 +209,9 @@ class Result:
         return f"Result({self.title}, {len(self.names)} clients, {rounds} rounds, test {self.task.metric} {numbers})"
 
     def _repr_html_(self) -> str:
-        table = self.table()
-        rows = ([name, *line] for name, line in zip(self.names, table.itertuples(index=False)))
-        return html_table(repr(self), ("client", *map(str, table.columns)), rows, self.notes)
+        from fedkin.result.tables import shown_in_notebook
+
+        return shown_in_notebook(self)
 
     @property
     def plot(self) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from fedkin.augment import NEED_IMAGES, Augmentation, Drawn, augmentation, names_in
 from fedkin.errors import FedkinError, unknown
 from fedkin.files import OWN_FUNCTION
-from fedkin.task.losses import balanced, check_loss, imported
+from fedkin.task.losses import TRIAL_SAMPLES, balanced, check_loss, imported
 from fedkin.task.metrics import METRICS, find_metric
 from fedkin.task.task import RARE, Task
 
@@ -112,7 +112,7 @@ def entry_name(entry: Any) -> str:
 
 
 def check_metrics(task: Task) -> None:
-    """Refuse unknown metrics, and those that need what the task does not have."""
+    """Refuse unknown metrics, those that need what the task does not have, and functions that fail on made-up samples."""
     for name in task.metrics:
         metric = find_metric(name)
         if task.kind not in metric.kinds:
@@ -120,6 +120,12 @@ def check_metrics(task: Task) -> None:
             raise FedkinError(
                 f"metric {name!r} needs {metric.needs}, which a {task.kind} task does not have; choose among: {fitting}"
             )
+    own = tuple(n for n in task.metrics if not str(find_metric(n).function.__module__).startswith("fedkin."))
+    if own:
+        import torch
+
+        outputs = torch.randn((TRIAL_SAMPLES, task.outputs), generator=torch.Generator().manual_seed(0))
+        replace(task, metrics=own, headline=own[0]).judge(outputs, task.probe((TRIAL_SAMPLES,), torch.float32))
 
 
 def class_weights(task: Task, asked: Any, counts: np.ndarray | None) -> tuple[float, ...]:

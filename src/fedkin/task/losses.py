@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedkin.errors import FedkinError
+from fedkin.errors import FedkinError, unknown
 from fedkin.plugins import find
 
 if TYPE_CHECKING:
@@ -61,12 +61,23 @@ def loss(
 ) -> Callable[[PerSample], PerSample]:
     """Register a function (outputs, targets) → (n,) under a name. `option`: option=, default=, … of `Loss`."""
 
+    for kind in kinds:
+        check_kind_of_task(kind)
+    if link is not None and link not in get_args(Link):
+        raise unknown("link", link, get_args(Link))
+
     def register(function: PerSample) -> PerSample:
         how: Link = link or LINKS[kinds[0]]
         LOSSES[name] = Loss(name, function, tuple(kinds), how, **option)
         return function
 
     return register
+
+
+def check_kind_of_task(kind: str) -> None:
+    """Refuse a registration for a kind of task that there is not."""
+    if kind not in LINKS:
+        raise unknown("kind of task", kind, LINKS)
 
 
 LINKS: dict[str, Link] = {"classification": "softmax", "multilabel": "sigmoid", "regression": "identity"}
@@ -170,7 +181,7 @@ def parse_loss(name: str) -> tuple[Loss, float | None]:
         value = float("nan")
     if not found.low < value < found.high or not np.isfinite(value):
         span = (
-            f"above {max(found.low, 0):g}"
+            f"{'above' if found.low >= 0 else 'at least'} {max(found.low, 0):g}"
             if found.high == float("inf")
             else f"between {found.low:g} and {found.high:g}"
         )
@@ -256,12 +267,15 @@ TRIAL_SAMPLES = 16
 
 def check_loss(task: Task) -> None:
     """Refuse, in one line, a loss that does not fit the task, has the wrong shape, no gradient or no finite value."""
-    name = task.loss if isinstance(task.loss, str) else getattr(task.loss, "__name__", "the function")
+    name = task.loss if isinstance(task.loss, str) else getattr(task.loss, "__name__", type(task.loss).__name__)
     known = described(task.loss)
     if known is not None:
         if task.kind not in known.kinds:
             fitting = ", ".join(sorted(n for n, each in LOSSES.items() if task.kind in each.kinds))
-            raise FedkinError(f"loss {name!r} is not for {task.kind} tasks; choose one of: {fitting}")
+            fits = "counts" if known.link == "exp" else known.kinds[0]
+            raise FedkinError(
+                f"loss {name!r} is not for {task.kind} tasks; choose one of: {fitting} (or say task={fits!r})"
+            )
         parse_loss(str(task.loss))
     for option in ("class_weight", "label_smoothing"):
         if getattr(task, option) and task.numeric:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from fedkin.errors import FedkinError
+from fedkin.errors import FedkinError, unknown
 from fedkin.plugins import find
-from fedkin.task.losses import imported
+from fedkin.task.losses import check_kind_of_task, imported
 
 if TYPE_CHECKING:
     from fedkin.task.task import Kind
@@ -42,6 +42,16 @@ class Metric:
     low: float | None = None
     high: float | None = None
     """Between which numbers a value lies, where that is known: what a site tells outside of them is a lie."""
+
+    def of(self, predicted: np.ndarray, true: np.ndarray) -> float:
+        """One client's value; what a function does wrong is said in one line."""
+        try:
+            return float(self.function(predicted, true))
+        except Exception as problem:
+            reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0][:120]
+            raise FedkinError(
+                f"metric {self.name!r} fails on predictions {predicted.shape} and targets {true.shape}: {reason}"
+            ) from problem
 
     @property
     def key(self) -> str:
@@ -126,6 +136,10 @@ def metric(
 
     `low` and `high` are the least and the largest value it can have, if there are such; shares ("%") lie in [0, 1].
     """
+    if needs not in get_args(Needs):
+        raise unknown("need of a metric", needs, get_args(Needs))
+    for kind in kinds or ():
+        check_kind_of_task(kind)
     if unit == "%":
         low, high = 0.0 if low is None else low, 1.0 if high is None else high
 

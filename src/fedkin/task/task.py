@@ -47,6 +47,13 @@ def check_kind(kind: str) -> str:
     return kind
 
 
+def check_column_kind(kind: str) -> str:
+    """The same of the one target column of a table."""
+    if kind == "multilabel":
+        raise FedkinError("task 'multilabel' has several target columns; give them as arrays: Federation.from_arrays")
+    return check_kind(kind)
+
+
 @dataclass(frozen=True)
 class Forecast:
     """What makes a regression task a forecast: targets (steps,) are z-scores of values, one every `every` minutes.
@@ -176,6 +183,10 @@ class Task:
         """One label by cross entropy or numbers by squared error, unweighted: all that some methods can take."""
         return self.plain_loss and (self.one_label or self.numeric)
 
+    def in_units(self, scale: Scale | None) -> Task:
+        """The same where numbers as targets were standardised: they and their errors are told in the target's own units."""
+        return self if scale is None else replace(self, scale=scale, metrics=("mse", "rmse", "mae", "r2"))
+
     # --- shapes and numbers -------------------------------------------------------------------------------------------
 
     @property
@@ -194,12 +205,15 @@ class Task:
         return bool(self.loss == LOSS[self.kind]) and self.class_weight is None and not self.label_smoothing
 
     def probe(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Made-up targets of so many samples: class 0, or zeros and ones."""
+        """Made-up targets of so many samples: every class in turn, ones, or columns with 0 and 1 in turn."""
         import torch
 
+        turn = torch.arange(math.prod(shape)).view(shape)
         if self.one_label:
-            return torch.zeros(shape, dtype=torch.int64)
-        return torch.ones((*shape, *self.output_shape), dtype=dtype) * (not self.numeric)
+            return turn % len(self.classes)
+        if self.numeric:
+            return torch.ones((*shape, *self.output_shape), dtype=dtype)
+        return ((turn[..., None] + torch.arange(self.outputs)) % 2).to(dtype)
 
     @property
     def link(self) -> Link:
@@ -303,7 +317,7 @@ class Task:
         found = {}
         for each in map(find_metric, self.metrics):
             said = self.labels(outputs) if each.needs == "labels" else self.predictions(outputs)
-            found[each.key] = float(each.function(said.cpu().numpy(), true))
+            found[each.key] = each.of(said.cpu().numpy(), true)
         return found
 
     # --- as JSON ------------------------------------------------------------------------------------------------------
