@@ -221,7 +221,7 @@ def plausible(
     """The answers without the clients whose values cannot be; they join the failed, with the reason.
 
     `ids` of an answer are positions within its site, `members` those of a site's clients in the roster. NaN and infinity
-    are left to the caller of all engines (`fedkin.clients.settled`).
+    are left to the caller of all engines (`fedkin.clients.set_aside`).
     """
     given = {site: a for site, a in answers.items() if isinstance(a, Answer) and len(a.ids)}
     checked = dict(answers)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.engines.flower.called import Called
 from fedkin.engines.flower.checks import (
     Far,
     agreeing,
@@ -25,7 +26,7 @@ from fedkin.engines.flower.checks import (
 from fedkin.engines.flower.line import Line
 from fedkin.engines.flower.messages import Deployed, HasFrozen, Join, read_head
 from fedkin.engines.flower.register import Register
-from fedkin.engines.flower.roll import Called, FederationSettings
+from fedkin.engines.flower.settings import FederationSettings
 from fedkin.engines.flower.site_state import LACKS_FROZEN
 from fedkin.engines.flower.wire import HEAD_LIMIT, Message, split_shared, under
 from fedkin.engines.host import Answer

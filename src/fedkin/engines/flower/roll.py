@@ -10,102 +10,25 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from fedkin.engines.flower.agreement import Majority, task_of
+from fedkin.engines.flower.called import Called
 from fedkin.engines.flower.line import Line
-from fedkin.engines.flower.messages import MOST_SAMPLES, Described, Hello, Join, Sized, one_line, read_head
+from fedkin.engines.flower.messages import Described, Hello, Join, Sized, one_line, read_head
 from fedkin.engines.flower.register import Begun, Register
-from fedkin.engines.flower.scheme import agreed_scale, agreed_scheme, column_kind, width_of
+from fedkin.engines.flower.scheme import agreed_scheme
+from fedkin.engines.flower.settings import FederationSettings
 from fedkin.engines.flower.setup import SITES, Setup, allowed_model
 from fedkin.engines.flower.wire import HEAD_LIMIT, Message
 from fedkin.errors import FedkinError
-from fedkin.federation.folds import fold_names, fold_sizes, is_series
 from fedkin.roster import Roster
-from fedkin.task import Forecast, Task, check_kind
+from fedkin.task import Task
 from fedkin.task.choice import chosen
-
-
-class FederationSettings(BaseModel):
-    """Who takes part, and how each site splits its data."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    sites: int = Field(ge=1, description="how many sites must be there to begin")
-    wait: float = Field(300.0, gt=0, description="seconds to wait for them")
-    timeout: float = Field(600.0, gt=0, description="seconds a site may take for one answer")
-    task: str | None = Field(
-        None, description="classification, regression, multilabel or counts, where data leave it open"
-    )
-    classes: list[str | int] | None = None
-    test_fraction: float = Field(0.25, ge=0, lt=1)
-    validation_fraction: float = Field(0.0, ge=0, lt=1)
-    split_seed: int = Field(0, ge=0)
-    prepare: bool = Field(
-        False, description="sites give raw tables; agree on how to fill, scale and encode their columns"
-    )
-    forecast: Forecast | None = None
-    """Targets are z-scores of a series: its mean and std, minutes between values, the value that means none."""
-    accept: list[str] = []
-    """Clients that may come back through another key, or with other data; "*" for all."""
-    accept_changes: bool = False
-    """Go on with a run although its files were changed, or another version of fedkin began it."""
-    owners: dict[int, list[str]] = {}
-    """Node → the clients that it alone may speak for; those not named belong to the site that first joins with them."""
-    most_samples: int = Field(10**7, ge=1, le=MOST_SAMPLES, description="samples a client may claim to have")
-    update_limit: float = Field(1e3, gt=1, description="how many times the others' median an update may be")
-
-    @field_validator("task")
-    @classmethod
-    def _known_task(cls, task: str | None) -> str | None:
-        return None if task is None else check_kind(task)
-
-
-@dataclass(frozen=True)
-class Called:
-    """Who takes part."""
-
-    roster: Roster
-    members: list[np.ndarray]
-    """Positions, in the roster, of every site's clients."""
-    nodes: list[int]
-    setup: Setup
-    own: dict[str, str | None]
-    """Client → the model it names."""
-    away: frozenset[int] = frozenset()
-    """Sites of a run that goes on which did not join again yet."""
-
-
-def in_folds(called: Called, count: int, used: int, seed: int) -> Called:
-    """The same sites, where every client stands for its folds and for itself whole; no test sample is within reach."""
-    roster, size = called.roster, len(called.roster)
-    sizes = fold_sizes(roster.train + roster.validation, count, used, is_series(roster.task))
-    names = fold_names(roster.names, used, whole=True)
-    further = replace(roster, names=names, train=sizes[0], validation=sizes[1], test=np.zeros_like(sizes[0]))
-    starts = size * np.arange(used + 1)
-    members = [(starts[:, None] + own[None]).ravel() for own in called.members]
-    return replace(called, roster=further, members=members, setup=replace(called.setup, folds=(count, used, seed)))
-
-
-def those_sites(called: Called, places: Sequence[int]) -> Called:
-    """These sites alone, by their places in `called`, with their clients."""
-    ids = np.concatenate([called.members[place] for place in places])
-    roster, ends = called.roster, np.cumsum([len(called.members[place]) for place in places])
-    names = tuple(roster.names[k] for k in ids)
-    counts = None if roster.label_counts is None else roster.label_counts[ids]
-    parts = {part: getattr(roster, part)[ids] for part in ("train", "validation", "test")}
-    return replace(
-        called,
-        roster=replace(roster, names=names, **parts, graph=None, truth={}, label_counts=counts),
-        members=np.split(np.arange(len(ids)), ends[:-1]),
-        nodes=[called.nodes[place] for place in places],
-        own={name: called.own[name] for name in names if name in called.own},
-        away=frozenset(at for at, place in enumerate(places) if place in called.away),
-    )
 
 
 @dataclass
@@ -130,7 +53,7 @@ class Roll:
         begun = self.register.begun if resumed else None
         self._hello()
         while True:
-            s, agreed = self.settings, self._agreed() if begun is None else _task_of(begun, self.settings)
+            s, agreed = self.settings, self._agreed() if begun is None else task_of(begun, self.settings)
             scheme = agreed_scheme(self._everyone()) if begun is None else begun.inputs
             balanced = self.learning.get("class_weight") == "balanced"
             counted = balanced and agreed.class_weight is None  # a run that goes on has the weights it began with
@@ -288,113 +211,12 @@ class Roll:
             if told is None or len(told) != task.outputs or max(told) > client.train:
                 raise FedkinError(f"client {client.name!r} does not tell how many of its samples are of each class")
 
-    # --- one task for all ---------------------------------------------------------------------------------------------
-
     def _agreed(self) -> Task:
         """The task that most sites' data are for; the others are excluded, named by the client that does not fit."""
-        kind = self.settings.task or most_frequent(
-            "labels" if _labelled(site[0]) else "numbers" for site in self.told.values()
-        )
-        labelled = kind in ("labels", "classification")
-        shape = most_frequent(_shape(site[0]) for site in self.told.values())
-        text = most_frequent(_words(site[0]) for site in self.told.values()) if labelled else False
-        first = next(c.name for site in self.told.values() for c in site if _shape(c) == shape)
+        most = Majority.of(self.told.values(), self.settings)
         for node, clients in list(self.told.items()):
-            for client in clients:
-                fault = (
-                    _misfit(client, first, shape)
-                    or self._other_kind(client)
-                    or (_unlike(client, first, text, self.settings) if labelled else None)
-                )
-                if fault:
-                    self._exclude(node, fault)
-                    break
+            fault = next(filter(None, (most.fault(client, self._everyone()) for client in clients)), None)
+            if fault is not None:
+                self._exclude(node, fault)
         self._enough()
-        everyone = self._everyone()
-        task = _task(everyone, labelled, self.settings)
-        scheme = agreed_scheme(everyone)
-        return task if not scheme else prepared_task(task, scheme, everyone)
-
-    def _other_kind(self, client: Described) -> str | None:
-        """Why a raw column does not fit: numbers at most clients, texts at this one, or the other way round."""
-        for k, column in enumerate(client.table or ()):
-            most = column_kind([c for c in self._everyone() if c.columns == client.columns], k)
-            if column.holds not in ("empty", most):
-                name = (client.columns or [])[k]
-                return one_line(
-                    f"client {client.name!r}: column {name!r} holds {column.holds}s, but {most}s at most clients"
-                )
-        return None
-
-
-def prepared_task(task: Task, scheme: list[dict[str, Any]], clients: list[Described]) -> Task:
-    """The task on prepared inputs; numbers as targets are standardised and told in their own units."""
-    task = replace(task, input_shape=(width_of(scheme),))
-    scale = agreed_scale(clients) if task.kind == "regression" and task.loss in (None, "mse") else None
-    return task if scale is None else replace(task, scale=scale, metrics=("mse", "rmse", "mae", "r2"))
-
-
-def _task_of(begun: Begun, settings: FederationSettings) -> Task:
-    """The task that a run began with."""
-    return replace(Task.read({**begun.task, "forecast": None}), forecast=settings.forecast)
-
-
-def most_frequent(values: Iterable[Any]) -> Any:
-    """The most frequent value, the first of those that are equally frequent."""
-    return Counter(values).most_common(1)[0][0]
-
-
-def _labelled(client: Described) -> bool:
-    return client.labels is not None
-
-
-def _words(client: Described) -> bool:
-    return any(isinstance(label, str) for label in client.labels or ())
-
-
-ASPECTS = (("input_shape", "inputs of shape"), ("columns", "columns"), ("output_shape", "targets of shape"))
-
-
-def _shape(client: Described) -> tuple[Any, ...]:
-    values = (getattr(client, key) for key, _ in ASPECTS)
-    return tuple(None if value is None else tuple(value) for value in values)
-
-
-def _misfit(client: Described, first: str, shape: tuple[Any, ...]) -> str | None:
-    for (_, what), mine, due in zip(ASPECTS, _shape(client), shape):
-        if mine != due:
-            told, most = (value if value is None else list(value) for value in (mine, due))
-            return one_line(
-                f"client {client.name!r} has {what} {told}, but {first!r} has {most}; all clients need the same"
-            )
-    return None
-
-
-def _unlike(client: Described, first: str, text: bool, settings: FederationSettings) -> str | None:
-    """Why a client's labels do not fit those of the others."""
-    if client.labels is None:
-        return f"client {client.name!r} has real numbers as targets, but {first!r} has labels"
-    if any(isinstance(label, str) != text for label in client.labels):
-        return "some clients have numbers as labels, others text; use one kind"
-    strange = [label for label in client.labels if settings.classes is not None and label not in settings.classes]
-    if strange:
-        told = one_line(repr(strange[0]))
-        return f"client {client.name!r} holds label {told}, which is not among the classes {settings.classes}"
-    return None
-
-
-def _task(clients: list[Described], labelled: bool, settings: FederationSettings) -> Task:
-    first = clients[0]
-    inputs = tuple(first.input_shape)
-    if not labelled:
-        outputs = tuple(first.output_shape)
-        if settings.forecast is not None and len(outputs) != 1:
-            raise FedkinError(f"forecast: targets must be series of shape (steps,), but {first.name!r} has {outputs}")
-        return Task.of_numbers(settings.task or "regression", inputs, outputs, settings.forecast)
-    if settings.forecast is not None:
-        raise FedkinError(f"forecast: client {first.name!r} has labels; a forecast needs numbers as targets")
-    found: set[Any] = {label for client in clients for label in client.labels or ()}
-    known = tuple(settings.classes or sorted(found))
-    if len(known) < 2:
-        raise FedkinError(f"all clients hold the single class {list(known)}; classification needs at least two")
-    return Task("classification", inputs, classes=known)
+        return most.task(self._everyone())
