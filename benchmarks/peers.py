@@ -5,7 +5,9 @@
 Every peer has an environment of its own (made when missing) and a process of its own that does one round when told to; the
 rounds of the peers are interleaved, after one warm-up round each. A round is local training of every client and the
 aggregation; no evaluation, no checkpoint. All start from the same parameters, and after a round the global model must
-have changed as much as fedkin's: nobody skips work. With --json, cases measured before stay in the file.
+have changed as much as fedkin's: nobody skips work. With --json, cases measured before stay in the file. Beside seconds by the
+clock stand the processor seconds of a round and the memory after it, of the worker and all processes that it started, the data,
+which all map from one file, left out (`processes.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import timing
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
@@ -54,6 +57,10 @@ class Worker:
             process_group=0,
         )
         self.changes: list[float] = []
+        self.cpu: list[float] = []
+        """Processor seconds of every round."""
+        self.memory: list[int] = []
+        """Bytes after every round."""
 
     def versions(self) -> dict[str, str]:
         """Wait until the worker is ready."""
@@ -62,11 +69,14 @@ class Worker:
     def round(self) -> float:
         """One round; its seconds as the worker's own clock has them."""
         assert self.process.stdin is not None
+        before = processes.cpu_seconds(self.process.pid)
         try:
             print("round", file=self.process.stdin, flush=True)
         except BrokenPipeError:
             raise Unavailable(self._last_words()) from None
         answer = self._answer()
+        self.cpu.append(processes.cpu_seconds(self.process.pid) - before)
+        self.memory.append(processes.memory(self.process.pid))
         self.changes.append(answer["change"])
         return answer["seconds"]
 
@@ -137,7 +147,14 @@ def measure(
         "repeats": repeats,
         "machine": timing.machine(),
         "versions": versions,
-        "results": results({n: s for n, s in seconds.items() if n not in failed}, clients),
+        "results": {
+            name: {
+                **told,
+                "cpu_seconds_per_round": statistics.median(workers[name].cpu[1:]),
+                "memory_bytes": max(workers[name].memory),
+            }
+            for name, told in results({n: s for n, s in seconds.items() if n not in failed}, clients).items()
+        },
         "change_in_first_round": {name: worker.changes[0] for name, worker in workers.items() if worker.changes},
         "failed": failed,
     }
@@ -166,11 +183,16 @@ def results(seconds: dict[str, list[float]], clients: int) -> dict[str, dict[str
     }
 
 
+def shown(number: float | None, unit: float = 1) -> str:
+    """A number in its unit; a dash where cases measured earlier have none."""
+    return "–" if number is None else f"{number / unit:.2f}"
+
+
 def table(records: list[dict[str, Any]]) -> str:
     """A Markdown table, one line per case and framework."""
     lines = [
-        "| model | K | framework | seconds per round | client-steps per second | fedkin is faster by |",
-        "|---|---|---|---|---|---|",
+        "| model | K | framework | seconds per round | processor seconds | memory, GiB | client-steps per second | fedkin is faster by |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for record in records:
         case = f"| {MODELS[record['model']]} | {record['clients']:,} |"
@@ -178,9 +200,12 @@ def table(records: list[dict[str, Any]]) -> str:
             times = "" if name == "fedkin" else f"{result['times_fedkin']:.2f}×"
             lines.append(
                 f"{case} {PEERS[name].title} | {result['seconds_per_round']:.2f} "
+                f"| {shown(result.get('cpu_seconds_per_round'))} | {shown(result.get('memory_bytes'), 2**30)} "
                 f"| {result['client_steps_per_second']:,.0f} | {times} |"
             )
-        lines += [f"{case} {PEERS[name].title} | not measured: {why} | | |" for name, why in record["failed"].items()]
+        lines += [
+            f"{case} {PEERS[name].title} | not measured: {why} | | | | |" for name, why in record["failed"].items()
+        ]
     return "\n".join(lines)
 
 
@@ -232,12 +257,6 @@ def chosen(text: str, known: list[str], what: str) -> list[str]:
     return names
 
 
-def usual_repeats(model: str, clients: int, quick: bool) -> int:
-    """Rounds after the warm-up: fewer where a round is long."""
-    long = (model == "cnn") + (clients > 100)
-    return (2, 1, 1)[long] if quick else (5, 3, 1)[long]
-
-
 def merged(path: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Cases measured before and not now, and those of now, in order."""
     cases = {(r["model"], r["clients"]): r for r in (json.loads(path.read_text())["records"] if path.exists() else [])}
@@ -256,7 +275,7 @@ def main() -> None:
     parser.add_argument("--peers", default=",".join(others))
     parser.add_argument("--models", help="of mlr, mlp, cnn (default: all, quick: mlr)")
     parser.add_argument("--clients", help="numbers of clients (default: 100,1000)")
-    parser.add_argument("--repeats", type=int, help="rounds after the warm-up (default: 5 down to 1 by size)")
+    parser.add_argument("--repeats", type=int, help="rounds after the warm-up (default: 5, quick: 2)")
     parser.add_argument("--limit", type=float, default=600, help="seconds a peer may take for a round")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where environments and data are kept")
     parser.add_argument("--json", type=Path)
@@ -280,7 +299,7 @@ def main() -> None:
             np.savez(data / f"{model}.npz", *fedkin_worker.initial_parameters(model))
         for size in sizes:
             for model in models:
-                repeats = options.repeats or usual_repeats(model, size, options.quick)
+                repeats = options.repeats or (2 if options.quick else 5)
                 record = measure(model, size, pythons, data, repeats, options.limit)
                 record["failed"] |= missing
                 records.append(record)

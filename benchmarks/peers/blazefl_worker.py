@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import networks
+import plain_networks
 import torch
 import work
 from blazefl.contrib.fedavg import FedAvgBaseServerHandler, FedAvgProcessPoolClientTrainer
@@ -30,7 +30,7 @@ class Networks:
     """BlazeFL asks for a new model by name wherever one is needed."""
 
     def select_model(self, model_name: str) -> nn.Module:
-        return networks.network(model_name, JOB.initial)
+        return plain_networks.network(model_name, JOB.initial)
 
 
 class Batches:
@@ -59,7 +59,7 @@ class Samples:
 
 def first_step() -> None:
     """One step of SGD on a made-up sample, so that the forked processes find everything imported."""
-    net = networks.network(JOB.model)
+    net = plain_networks.network(JOB.model)
     optimiser = torch.optim.SGD(net.parameters(), lr=work.LR)
     nn.functional.cross_entropy(net(torch.zeros(2, *work.SHAPE)), torch.zeros(2, dtype=torch.long)).backward()
     optimiser.zero_grad()
@@ -97,7 +97,7 @@ def main() -> None:
             clients.local_process(server.downlink_package(), server.sample_clients())
             for package in clients.uplink_package():
                 server.load(package)
-            turns.end(networks.parameters(server.model))
+            turns.end(plain_networks.parameters(server.model))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-import networks
+import plain_networks
 import torch
 import work
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -24,7 +24,7 @@ def client_app(arguments: tuple[str, ...]) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         model, _, all_images, all_labels, _ = job(arguments)
         k = int(context.node_config["partition-id"])
-        net = networks.network(model)
+        net = plain_networks.network(model)
         net.load_state_dict(message.content["arrays"].to_torch_state_dict())
         optimiser = torch.optim.SGD(net.parameters(), lr=work.LR)
         images, labels = torch.from_numpy(all_images[k]), torch.from_numpy(all_labels[k])

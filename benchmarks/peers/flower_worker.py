@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-import networks
+import plain_networks
 import work
 from flower_client import client_app
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
@@ -46,7 +46,7 @@ class Waiting(FedAvg):
 def main() -> None:
     job = work.read_job(sys.argv[1:])
     turns = work.Turns(("flwr", "ray", "torch", "numpy"), job.initial)
-    net = networks.network(job.model, job.initial)
+    net = plain_networks.network(job.model, job.initial)
     strategy = Waiting(turns, [name for name, _ in net.named_parameters()], job.clients)
     server = ServerApp()
 

@@ -10,7 +10,7 @@ import contextlib
 import sys
 import types
 
-import networks
+import plain_networks
 import torch
 import torchmetrics  # noqa: F401  looks for torchvision when imported, so before the stand-in
 import work
@@ -43,7 +43,7 @@ class Wait(FederationObserver):
         self.turns.begin()
 
     def end_round(self, round: int) -> None:
-        self.turns.end(networks.parameters(self.server.model))
+        self.turns.end(plain_networks.parameters(self.server.model))
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def main() -> None:
         )
         for k in range(job.clients)
     ]
-    server = Server(networks.network(job.model, job.initial), None, clients, weighted=True)
+    server = Server(plain_networks.network(job.model, job.initial), None, clients, weighted=True)
     federation = FedAVG(job.clients, None, None, clients=clients, server=server)
     federation.set_callbacks(Wait(turns, server))
     with contextlib.suppress(work.Stop):

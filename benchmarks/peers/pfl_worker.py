@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 
-import networks
+import plain_networks
 import torch
 import work
 from pfl.aggregate.simulate import SimulatedBackend
@@ -56,7 +56,7 @@ class Wait(TrainingProcessCallback):
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
         if self.turns:
-            self.turns.end(networks.parameters(model.pytorch_model))
+            self.turns.end(plain_networks.parameters(model.pytorch_model))
         self.begin()
         return False, Metrics()
 
@@ -77,7 +77,7 @@ class Wait(TrainingProcessCallback):
 def main() -> None:
     job = work.read_job(sys.argv[1:])
     turns = work.Turns(("pfl", "torch", "numpy"), job.initial) if FIRST else None
-    module = Network(networks.network(job.model, job.initial))
+    module = Network(plain_networks.network(job.model, job.initial))
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
     users = [Dataset([torch.from_numpy(x), torch.from_numpy(y)]) for x, y in zip(job.images, job.labels)]
     population = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(range(job.clients))))

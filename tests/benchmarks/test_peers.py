@@ -48,18 +48,18 @@ def plain_fedavg(net: torch.nn.Module, images: np.ndarray, labels: np.ndarray, w
 
 @pytest.mark.parametrize("model", list(WIDTHS))
 def test_the_peers_networks_are_fedkins(peers: ModuleType, model: str) -> None:
-    import networks
+    import plain_networks
 
     initial = peers.fedkin_worker.initial_parameters(model)
-    net = networks.network(model, initial)
-    assert [p.shape for p in networks.parameters(net)] == [p.shape for p in initial]
+    net = plain_networks.network(model, initial)
+    assert [p.shape for p in plain_networks.parameters(net)] == [p.shape for p in initial]
     assert sum(p.size for p in initial) == WIDTHS[model]
-    for own, given in zip(networks.parameters(net), initial):
+    for own, given in zip(plain_networks.parameters(net), initial):
         np.testing.assert_array_equal(own, given)
 
 
 def test_the_fedkin_worker_does_the_rounds_it_is_told_to(peers: ModuleType, tmp_path: Path) -> None:
-    import networks
+    import plain_networks
 
     initial = peers.fedkin_worker.initial_parameters("mlr")
     peers.work.make_data(tmp_path, 3)
@@ -71,7 +71,7 @@ def test_the_fedkin_worker_does_the_rounds_it_is_told_to(peers: ModuleType, tmp_
     assert worker.process.returncode == 0, (tmp_path / "log").read_text()
     assert min(seconds) > 0
     images, labels = np.load(tmp_path / "images.npy"), np.load(tmp_path / "labels.npy")
-    after = plain_fedavg(networks.network("mlr", initial), images[:2], labels[:2], peers.work)
+    after = plain_fedavg(plain_networks.network("mlr", initial), images[:2], labels[:2], peers.work)
     change = np.abs(after - np.concatenate([p.ravel() for p in initial])).mean()
     assert peers.other_work(worker.changes[:1], [change]) is None
 
@@ -121,9 +121,11 @@ def test_the_table_and_the_plot_show_every_case(peers: ModuleType, tmp_path: Pat
     seconds = {"fedkin": [1.0, 3.0, 2.0], "pfl": [5.0, 5.0, 5.0]}
     results = peers.results(seconds, clients=100)
     assert results["fedkin"]["client_steps_per_second"] == 1000
+    results["pfl"] |= {"cpu_seconds_per_round": 9.0, "memory_bytes": 2**29}
     record = {"model": "mlp", "clients": 100, "results": results, "failed": {"flower": "ERROR: no"}}
     text = peers.table([record])
-    assert "| MLP 784-100-100-10 | 100 | pfl | 5.00 | 400 | 2.50× |" in text
+    assert "| MLP 784-100-100-10 | 100 | pfl | 5.00 | 9.00 | 0.50 | 400 | 2.50× |" in text
+    assert "| fedkin | 2.00 | – | – | 1,000 |  |" in text
     assert "Flower | not measured: ERROR: no |" in text
     peers.plot([record], tmp_path / "peers.png")
     assert (tmp_path / "peers.png").read_bytes().startswith(b"\x89PNG")
