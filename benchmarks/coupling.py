@@ -100,7 +100,7 @@ def influence_share(clients: int, model: str, rounds: int) -> dict[str, object]:
     graph = nearby_graph(clients, 10)
     fedu.follow_influence = timed  # type: ignore[assignment]
     try:
-        options = {"rounds": rounds, "eval_every": rounds, "influence": True}
+        options = {"rounds": rounds, "eval_every": rounds, "influence": True, "validation": "given"}
         result = train(federation, model, FedU(eta=0.01), ClientGraph(graph.adjacency, federation.names), **options)
     finally:
         fedu.follow_influence = algorithm.follow_influence

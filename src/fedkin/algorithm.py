@@ -87,8 +87,8 @@ class Algorithm(Sgd):
 
     robust: str | None = Field(
         None,
-        description="guard the coupling against hostile clients: clip, trimmed, median, norm, evidence, direction, "
-        "krum, bulyan, geometric-median; NAME:NUMBER sets its strength",
+        description="guard the coupling against hostile clients: clip, trimmed, median, norm, winsor, evidence, "
+        "direction, krum, bulyan, geometric-median; NAME:NUMBER sets its strength",
     )
 
     @field_validator("robust")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
 from fedkin.compute.memory import uninitialised
@@ -9,6 +10,7 @@ from fedkin.couplings import LaplacianStep, safe_step, stability, total_variatio
 from fedkin.couplings.sparse import ClientMatrix
 from fedkin.errors import FedkinError
 from fedkin.graphs import ClientGraph, complete, knn
+from fedkin.graphs.build import build
 
 DTYPES = [torch.float32, torch.float64]
 
@@ -133,5 +135,32 @@ def test_large_results_live_in_their_own_memory() -> None:
 
 
 def test_a_dense_graph_uses_one_gemm() -> None:
-    assert ClientMatrix(complete([str(k) for k in range(200)]).adjacency).dense
+    assert ClientMatrix(build("random", [str(k) for k in range(200)], disclosed=lambda _: None, seed=0).adjacency).dense
     assert not ClientMatrix(knn(np.random.default_rng(0).random((200, 2)), 3).adjacency).dense
+
+
+@pytest.mark.parametrize(("clients", "columns"), [(100, 3000), (700, 1001), (9000, 70)])
+def test_a_sparse_matrix_takes_columns_a_few_at_a_time_and_gives_the_same_product(clients: int, columns: int) -> None:
+    rng = np.random.default_rng(0)
+    ends = rng.integers(0, clients, (2, 5 * clients))
+    matrix = sp.csr_array((rng.random(5 * clients), (ends[0], ends[1])), shape=(clients, clients))
+    rows = torch.from_numpy(rng.standard_normal((clients, columns)))
+    made = ClientMatrix(matrix)
+    assert not made.dense
+    due = torch.from_numpy(matrix @ rows.numpy())
+    assert torch.allclose(made.times(rows), due, rtol=0, atol=1e-12)
+    into = torch.full((clients, 2 * columns), torch.nan, dtype=rows.dtype)[:, ::2].contiguous()
+    assert made.times(rows, into) is into
+    assert torch.allclose(into, due, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("neighbours", ["sampled", "all"])
+def test_where_all_pairs_weigh_the_same_their_part_is_taken_out(neighbours: str) -> None:
+    graph, rows = complete([str(k) for k in range(200)]), random_rows(200, columns=3001)
+    few = np.arange(0, 200, 3)
+    everyone, some = LaplacianStep(graph, step=0.003), LaplacianStep(graph, 0.003, few, neighbours)  # type: ignore[arg-type]
+    for coupling in (everyone, some):
+        assert coupling._operator.common == pytest.approx(0.003)
+        assert not coupling._operator.dense
+        due = torch.from_numpy(coupling.sparse().toarray()) @ rows
+        assert torch.allclose(coupling.apply(rows), due, rtol=0, atol=1e-12)

@@ -54,6 +54,7 @@ class FedPnP(Algorithm):
     title: ClassVar[str] = "FedPnP"
     protects: ClassVar[tuple[Level, ...]] = ("sample", "client")
     along_edges: ClassVar[bool] = True
+    defence: ClassVar[str] = "geometric-median"
     deploys: ClassVar[Deploys] = "validated"
     graph_spec: ClassVar[str | None] = "statistics"
     keeps: ClassVar[tuple[str, ...]] = ("learned_graph",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -103,6 +104,7 @@ class FedU(LaplacianRegularised):
     title: ClassVar[str] = "FedU"
     protects: ClassVar[tuple[Level, ...]] = ("sample", "client")
     along_edges: ClassVar[bool] = True
+    defence: ClassVar[str] = "direction"
     in_place: ClassVar[bool] = True
     keeps: ClassVar[tuple[str, ...]] = ("hub",)
 
@@ -137,7 +139,11 @@ class FedU(LaplacianRegularised):
         graph, layout = self.linked(setting), setting.spec.layout
         everyone = len(replies) == len(setting)
         step = self.step(state.round + 1, setting.sizes)
-        coupling = LaplacianStep(graph, step, None if everyone else replies.ids, self.neighbours)
+        coupling = (
+            _step_of_all(graph, float(step))
+            if everyone and np.ndim(step) == 0
+            else LaplacianStep(graph, step, None if everyone else replies.ids, self.neighbours)
+        )
         trained = replies["rows"].to(state.rows.dtype)
         over = state.rows if everyone and state.in_place else None
         if state.defence is None:
@@ -177,3 +183,9 @@ class FedU(LaplacianRegularised):
             everyone = torch.cat([state.rows, state.arrays["hub"]])
             state = state.with_log(total_variation=total_variation(everyone[:, : layout.n_parameters], graph))
         return self.described(state, setting, replies.failed)
+
+
+@lru_cache(maxsize=1)
+def _step_of_all(graph: ClientGraph, step: float) -> LaplacianStep:
+    """The step of a round in which all take part; kept while it stays the same."""
+    return LaplacianStep(graph, step)

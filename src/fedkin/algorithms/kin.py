@@ -127,9 +127,8 @@ def weights_of(state: State) -> sp.csr_array:
     return directed(state.arrays["kin_peers"].cpu().numpy(), state.arrays["kin_weights"].cpu().numpy())
 
 
-def among(weights: sp.csr_array, ids: np.ndarray) -> np.ndarray | sp.csr_array:
-    """A between the clients `ids`, what the others would have had shared out in proportion; dense where few."""
+def among(weights: sp.csr_array, ids: np.ndarray) -> sp.csr_array:
+    """A between the clients `ids`, what the others would have had shared out in proportion."""
     part = sp.csr_array(weights[ids][:, ids])
     total = np.asarray(part.sum(axis=1)).ravel()
-    part = sp.csr_array(sp.diags_array(1 / np.where(total > 0, total, 1)) @ part + sp.diags_array((total <= 0) * 1.0))
-    return part.toarray() if len(ids) <= 2000 else part
+    return sp.csr_array(sp.diags_array(1 / np.where(total > 0, total, 1)) @ part + sp.diags_array((total <= 0) * 1.0))

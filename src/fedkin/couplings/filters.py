@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
-import scipy.linalg
+import scipy  # its parts are imported when they are first used
 import torch
 
 from fedkin.compute.memory import uninitialised

@@ -6,8 +6,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from fedkin.compute.memory import uninitialised
 from fedkin.couplings.coupling import Coupling
+from fedkin.couplings.sparse import ClientMatrix
 from fedkin.errors import FedkinError
 
 
@@ -27,44 +27,30 @@ class Mixing(Coupling):
         clients: int | None = None,
         members: np.ndarray | None = None,
     ) -> None:
-        dense = weights.cpu() if isinstance(weights, torch.Tensor) else weights
-        self.weights = sp.csr_array(weights) if sp.issparse(weights) else np.asarray(dense)
+        self.weights = sp.csr_array(weights.cpu().numpy() if isinstance(weights, torch.Tensor) else weights)
         size = int(self.weights.shape[0])
         self.clients = size if clients is None else clients
         self.members = members if members is not None and len(members) < self.clients else None
         if self.weights.shape != (size, size) or size != (self.clients if self.members is None else len(self.members)):
             raise FedkinError(f"Mixing needs one row and one column per client, not shape {self.weights.shape}")
-        values = np.asarray(self.weights.data if isinstance(self.weights, sp.csr_array) else self.weights)
-        total = np.asarray(self.weights.sum(axis=1))
+        values, total = self.weights.data, np.asarray(self.weights.sum(axis=1))
         if not np.isfinite(values).all() or (values < 0).any() or not np.allclose(total, 1.0, atol=1e-6):
             raise FedkinError("Mixing weights must be finite and not negative, and every row must sum to 1")
+        self._operator = ClientMatrix(self.weights)
 
     def apply(self, rows: torch.Tensor) -> torch.Tensor:
         rows = self._check(rows)
         if self.members is None:
-            return self._mixed(rows)
+            return self._operator.times(rows.contiguous())
         mixed = rows.clone(memory_format=torch.contiguous_format)
-        mixed[self.members] = self._mixed(rows[self.members])
+        mixed[self.members] = self._operator.times(rows[self.members])
         return mixed
 
     def sparse(self) -> sp.csr_array:
-        weights = sp.coo_array(self.weights)
         if self.members is None:
-            return sp.csr_array(weights)
+            return self.weights
+        weights = sp.coo_array(self.weights)
         absent = np.setdiff1d(np.arange(self.clients), self.members)
         data = np.concatenate([weights.data, np.ones(len(absent))])
         at = np.append(self.members[weights.row], absent), np.append(self.members[weights.col], absent)
         return sp.csr_array((data, at), shape=(self.clients, self.clients))
-
-    def _mixed(self, rows: torch.Tensor) -> torch.Tensor:
-        w = self.weights
-        if not isinstance(w, sp.csr_array):
-            dense = torch.as_tensor(w, dtype=rows.dtype, device=rows.device)
-            return torch.mm(dense, rows, out=uninitialised((len(dense), rows.shape[1]), rows.dtype, rows.device))
-        sparse = torch.sparse_csr_tensor(
-            torch.as_tensor(w.indptr.astype(np.int64)),
-            torch.as_tensor(w.indices.astype(np.int64)),
-            torch.as_tensor(w.data).to(rows.dtype),
-            size=w.shape,
-        )
-        return sparse.to(rows.device) @ rows.contiguous()

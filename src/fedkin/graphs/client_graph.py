@@ -265,7 +265,7 @@ class ClientGraph:
         else:
             files.write_npz(path, self.adjacency, self.names)
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self) -> memoryview:
         """What `save` writes to an .npz file."""
         return files.npz_bytes(self.adjacency, self.names)
 

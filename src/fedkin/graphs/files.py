@@ -169,11 +169,11 @@ def write_npz(path: str | PathLike[str], adjacency: sp.csr_array, names: tuple[s
     _write_archive(path, adjacency.nnz, **_parts(adjacency, names))
 
 
-def npz_bytes(adjacency: sp.csr_array, names: tuple[str, ...]) -> bytes:
+def npz_bytes(adjacency: sp.csr_array, names: tuple[str, ...]) -> memoryview:
     """What `write_npz` writes, for a batch of files."""
     content = io.BytesIO()
     write_archive(content, _parts(adjacency, names), adjacency.nnz < LARGE)
-    return content.getvalue()
+    return content.getbuffer()
 
 
 def _parts(adjacency: sp.csr_array, names: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -20,9 +20,10 @@ def graph_for(graph: ClientGraph, names: Sequence[str]) -> tuple[ClientGraph, st
     nothing is known of it, so it is as close to all as clients are on average. Names that are both missing and left over
     look like misspellings, and a graph without names cannot say who came: such graphs are left to `align`, which refuses.
     """
-    missing = [name for name in names if name not in set(graph.names)]
-    gone = [name for name in graph.names if name not in set(names)]
-    kept = [name for name in names if name in set(graph.names)]
+    known, asked = set(graph.names), set(names)
+    missing = [name for name in names if name not in known]
+    gone = [name for name in graph.names if name not in asked]
+    kept = [name for name in names if name in known]
     if not (missing or gone) or (missing and gone) or not graph.named or len(kept) < LARGEST_SHARE * len(names):
         return graph.align(names), None
     if gone:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
+import scipy  # its parts are imported when they are first used
 import scipy.sparse as sp
-from scipy.spatial.distance import cdist
 
 from fedkin.errors import FedkinError, unknown
 from fedkin.graphs.builders import ClientNames
@@ -47,7 +47,7 @@ def from_statistics(
     if scale is not None and scale not in get_args(WeightScale):
         raise unknown("scale of the statistics graph", scale, get_args(WeightScale))
     told, chosen = _stacked(stats, names), [get_args(Moment).index(name) for name in moments]
-    apart = [cdist(told[:, r], told[:, r]) for r in chosen]
+    apart = [scipy.spatial.distance.cdist(told[:, r], told[:, r]) for r in chosen]
     distance = np.mean(apart if published else [d / (d.sum() or 1.0) * (d.size - len(d)) for d in apart], axis=0)
     largest = distance.max(initial=0.0) or 1.0
     if weights == "similarity":
@@ -71,7 +71,7 @@ def from_models(rows: np.ndarray, names: ClientNames = None) -> ClientGraph:
            [0.05, 0.25, 0.  ]])
     """
     rows = _features(rows, names)
-    return ClientGraph(_alike(cdist(rows, rows), LEAST), names)
+    return ClientGraph(_alike(scipy.spatial.distance.cdist(rows, rows), LEAST), names)
 
 
 def correlated(features: np.ndarray, names: ClientNames = None) -> ClientGraph:
@@ -143,7 +143,7 @@ def _falling(apart: np.ndarray) -> np.ndarray:
 def gaussian(features: np.ndarray, names: ClientNames = None, sigma: float | None = None) -> ClientGraph:
     """a_ij = exp(−‖x_i − x_j‖²/σ²) for all pairs, from one vector per client (K, M); σ: the median distance."""
     features = _features(features, names)
-    distance = cdist(features, features)
+    distance = scipy.spatial.distance.cdist(features, features)
     adjacency = np.exp(-((distance / (sigma or _median(distance))) ** 2))
     np.fill_diagonal(adjacency, 0)
     return ClientGraph(adjacency, names)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.linalg
+import scipy  # its parts are imported when they are first used
 import scipy.sparse as sp
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from fedkin.errors import FedkinError
 
@@ -43,6 +42,8 @@ def smallest(laplacian: sp.csr_array, count: int, components: np.ndarray) -> tup
     if more <= 0:
         return np.zeros(flat.shape[1]), flat
     top = 2 * float(laplacian.diagonal().max())
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
     flipped = LinearOperator(
         laplacian.shape, matvec=lambda v: top * v - laplacian @ v - 2 * top * (flat @ (flat.T @ v)), dtype=np.float64
     )
@@ -74,6 +75,8 @@ def largest(laplacian: sp.csr_array) -> float:
         return 0.0
     if clients <= 200:
         return float(_all(laplacian)[-1])
+    from scipy.sparse.linalg import ArpackNoConvergence, eigsh
+
     try:
         tolerance = 1e-6 if clients <= VERY_LARGE else 1e-2
         return float(eigsh(laplacian, k=1, which="LA", v0=_start(clients), tol=tolerance, return_eigenvectors=False)[0])
@@ -86,6 +89,8 @@ def second_smallest(laplacian: sp.csr_array) -> float:
     clients = laplacian.shape[0]
     if clients <= 1_000:
         return float(_all(laplacian)[1])
+    from scipy.sparse.linalg import ArpackNoConvergence, eigsh
+
     top = 2 * float(laplacian.diagonal().max())
     # On cI − L the constant vector has eigenvalue c, known beforehand; the next one is c − λ_1.
     flipped = sp.csr_array(top * sp.eye_array(clients, format="csr") - laplacian)

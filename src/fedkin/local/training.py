@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.compute.memory import copied
+from fedkin.compute.memory import uninitialised
 from fedkin.compute.steps import Rule
 from fedkin.local.batches import Batch, Plan, count_steps, plan_batches
 from fedkin.local.forecasts import forecast_errors, forecast_names
@@ -151,7 +151,7 @@ def train_chunks(
     Batches depend on (seed, purpose, round, client name) only. `counters` (k, C) are updated in place. A method that
     trains two models on the same batches gives each a `label`: what step rules remember is kept under it.
     """
-    rows = copied(rows)
+    given, rows = rows, uninitialised(tuple(rows.shape), rows.dtype, rows.device)
     losses = rows.new_zeros(len(rows))
     keys, sizes, offsets = shard.keys[ids], shard.train.sizes[ids], shard.train.offsets[ids]
     words = shard.streams.words(purpose, round, keys)
@@ -176,7 +176,7 @@ def train_chunks(
         # Clients side by side are trained where they are by the linear kernel; others round otherwise there, from run to run.
         beside = shard.choice.name == "linear" and bool((np.diff(place) == 1).all())
         run = slice(place[0], place[-1] + 1) if beside else None
-        own = rows[pick] if run is None else rows[run]
+        own = given[pick] if run is None else rows[run].copy_(given[run])  # a chunk is in the cache from here on
         own_counters = None if counters is None else counters[pick]
         with shard.kernel() as plain, seeded(shard, words[place[0]]):
             kernel: Kernel = plain if private is None else private.kernel(place)

@@ -67,7 +67,7 @@ class Layout:
                 norms += [f"{prefix}.{name}" if prefix else name for name, _ in tensors]
         floating = [(n, b) for n, b in named if b.is_floating_point()]
         return cls(
-            parameters=_slots((n, p.shape) for n, p in trained),
+            parameters=tuple(Slot(n, tuple(p.shape), -1) for n, p in trained),
             buffers=tuple(Slot(n, tuple(b.shape), -1) for n, b in [*(fixed if carried else []), *floating]),
             counters=tuple(n for n, b in named if not b.is_floating_point()),
             norms=tuple(norms),
@@ -76,9 +76,9 @@ class Layout:
 
     def _packed(self) -> Layout:
         """The same tensors in columns without gaps."""
-        parameters = _slots((slot.name, slot.shape) for slot in self.parameters)
+        parameters = _in_a_row(self.parameters)
         start = parameters[-1].stop if parameters else 0
-        return replace(self, parameters=parameters, buffers=_slots(((s.name, s.shape) for s in self.buffers), start))
+        return replace(self, parameters=parameters, buffers=_in_a_row(self.buffers, start))
 
     def without(self, names: Collection[str]) -> Layout:
         """The layout of rows that lack these tensors."""
@@ -175,11 +175,11 @@ class Layout:
         return f"Layout({self.n_parameters} parameters, {extra} buffer entries, {len(self.counters)} counters{shared})"
 
 
-def _slots(tensors: Iterable[tuple[str, Sequence[int]]], start: int = 0) -> tuple[Slot, ...]:
+def _in_a_row(slots: Sequence[Slot], start: int = 0) -> tuple[Slot, ...]:
     """One tensor after the other, from column `start`."""
     made: list[Slot] = []
-    for name, shape in tensors:
-        made.append(Slot(name, tuple(shape), made[-1].stop if made else start))
+    for slot in slots:
+        made.append(Slot(slot.name, slot.shape, made[-1].stop if made else start))
     return tuple(made)
 
 

@@ -169,8 +169,7 @@ def _made(model: Any, task: Task) -> nn.Module:
 
 def ready(module: nn.Module, task: Task, dtype: torch.dtype) -> nn.Module:
     """The module in the run's number type, lazy layers with their shapes, its output a tensor."""
-    lazy = any(nn.parameter.is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers()))
-    if lazy:
+    if any(map(nn.parameter.is_lazy, (*module.parameters(), *module.buffers()))):
         _probed(module.to(dtype), task, dtype)
     return module.to(dtype)
 

@@ -57,7 +57,7 @@ def edge_weights(
 ) -> sp.csr_array:
     """What an edge counts in the objective of its receiver, relative to α.
 
-    scaled: A_ij, so that a received point weighs α·A_ij·m_i/m_j beside a local point of weight 1 (§6.2).
+    scaled: A_ij, so that a received point weighs α·A_ij·m_i/m_j beside a local point of weight 1.
     alpha: the paper's sentence, "augmented points are weighted by α": α·A_ij beside 1, which is A_ij·m_j/m_i here.
     `counts` are the senders' numbers of public points; for the block on the receiver's own points give `own` instead.
     """
