@@ -190,6 +190,14 @@ def test_info_is_json_and_names_files_hashes_and_options(cache: Path) -> None:
         fedkin.data.info("mnst")
 
 
+@pytest.mark.parametrize("name", ["school", "heart", "wisdm", "parkinsons", "vehicle", "fmi", "fmi-hourly"])
+def test_natural_sets_say_where_they_come_from(name: str, cache: Path) -> None:
+    about = fedkin.data.info(name)
+    assert all(about[key] for key in ("clients", "split", "metric", "licence", "citation"))
+    files = [file for source in about["sources"] for file in source["files"]]
+    assert any(file["url"] and file["hash"].startswith("sha256:") for file in files)
+
+
 def test_content_checks_say_what_is_wrong() -> None:
     with pytest.raises(FedkinError, match=r"toy: samples per class are \[1, 2\], expected \[2, 1\]"):
         check_counts("toy", np.array([0, 1, 1]), (2, 1))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import platformdirs
 
 from fedkin.errors import FedkinError
 from fedkin.files import whole, whole_folder, write_json
@@ -27,9 +28,7 @@ def cache_folder() -> Path:
     given = os.environ.get("FEDKIN_CACHE")
     if given:
         return Path(given).expanduser()
-    import pooch
-
-    return Path(pooch.os_cache("fedkin"))
+    return Path(platformdirs.user_cache_dir("fedkin"))
 
 
 def version_of(files: Mapping[str, Path]) -> str:

@@ -129,7 +129,7 @@ class Federation:
         if not isinstance(clients, Mapping) or not clients:
             raise FedkinError("from_arrays needs a mapping {client name: (X, y)} with at least one client")
         holdout, scale = Holdout(test_fraction, validation_fraction, seed), read_scaling(scaling)
-        names = tuple(str(name) for name in clients)
+        names = tuple(map(str, clients))
         given = [read_samples(name, value) for name, value in zip(names, clients.values())]
         shape = common_shape(names, given)
         learned, samples = encoded(names, given, shape, task, classes, tokens)

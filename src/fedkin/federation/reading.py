@@ -9,6 +9,7 @@ import numpy as np
 
 from fedkin.errors import FedkinError
 from fedkin.federation.given import as_array
+from fedkin.federation.unread import Unread, mapped
 
 ByPart = dict[str, tuple[np.ndarray, np.ndarray]]
 """One client's (X, y) by part: "all", to be split here, or "train", "validation" and "test"."""
@@ -38,7 +39,8 @@ def read_samples(name: str, value: Any) -> ByPart:
             raise FedkinError(f"client {name!r}: X has {len(x)} rows but y has {len(y)}; they must match")
         if y.dtype.kind == "O" and any(v is None or v != v for v in y.ravel()):
             raise FedkinError(f"client {name!r}: y has missing targets; drop these rows")
-        data[part] = (x, y)
+        kept: Any = Unread.over(x) if mapped(x) else x
+        data[part] = (kept, y)
     first = data.get("all", data.get("train"))
     if first is not None and len(first[0]) == 0:
         raise FedkinError(f"client {name!r} has no samples; drop it or give it data")

@@ -7,7 +7,7 @@ together, so nothing leaks from test rows. (In a real federation these are the p
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedkin.federation.faults import fault_of, no_cells, quoted, refuse_all
 from fedkin.federation.federation import About, Federation, retold
 from fedkin.federation.split import Holdout
 from fedkin.task import Kind, Scale
+from fedkin.task.task import check_column_kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,35 +62,16 @@ def from_table(
     `Federation.from_arrays`.
     """
     frame, client, target = tidy(frame), str(client).strip(), str(target).strip()
-    drop, date = _names(drop), _names(date)
-    kept = None if keep is None else _names(keep)
-    chosen = {"client column": [client], "target column": [target], "id column": [] if id is None else [id.strip()]}
-    asked = chosen | {"column": [*drop, *(kept or ())], "date column": date}
-    refuse_all(
-        str(unknown(role, name, list(frame.columns)))
-        for role, names in asked.items()
-        for name in names
-        if name not in frame.columns
-    )
-    if client == target:
-        raise FedkinError(f"{client!r} is both client and target column; name two different ones")
+    if task is not None:
+        check_column_kind(task)
     if missing not in ("impute", "error"):
         raise unknown("missing", missing, ["impute", "error"])
-    if not len(frame):
-        raise FedkinError("the table has no rows; it needs some for every client")
-    sentinels = tuple(str(value) for value in as_list(missing_values))
-    apart = [name for names in chosen.values() for name in names]
-    wanted = [c for c in frame.columns if c not in [*apart, *drop] and (kept is None or c in kept)]
     if not isinstance(decimal, str) or len(decimal) != 1 or decimal.isalnum():
         raise FedkinError(f"decimal is {decimal!r}; it must be one mark, such as ','")
-    refuse_all(fault for name in (client, target, *wanted) if (fault := no_cells(frame[name])))
-    clients, answers = trimmed(frame[client]), cleaned(frame[target], sentinels, decimal)
-    refuse_all(
-        [f"{role} column {c!r} has {n} empty cells; drop these rows or fill them in"
-         for role, c, values in (("client", client, clients), ("target", target, answers))
-         if (n := int(values.isna().sum()))]
-    )  # fmt: skip
-    inputs = {n: (trimmed(frame[n], sentinels) if n in date else cleaned(frame[n], sentinels, decimal)) for n in wanted}
+    written: dict[str, Any] = {"sentinels": tuple(map(str, as_list(missing_values))), "decimal": decimal}
+    date = _names(date)
+    wanted = _inputs(frame, client, target, id, _names(drop), None if keep is None else _names(keep), date)
+    clients, answers, inputs = _cells(frame, client, target, wanted, date, written)
     refuse_all(
         fault
         for name, values in inputs.items()
@@ -101,13 +83,9 @@ def from_table(
         )
     kind, targets, notes = notices.target_kind(answers, target, task)
     labels = np.unique(targets.astype(str), return_inverse=True)[1] if kind == "classification" else None
-    holdout = Holdout(test_fraction, validation_fraction, seed)
-    rows: dict[str, dict[str, np.ndarray]] = {}
-    for name, own in groups(clients).items():
-        index = holdout.indices(name, len(own), None if labels is None else labels[own])
-        rows[name] = {part: np.asarray(own)[index[part]] for part in index}
+    rows = _divided(clients, labels, Holdout(test_fraction, validation_fraction, seed))
     training = np.sort(np.concatenate([own["train"] for own in rows.values()]))
-    columns, said = _fit(inputs, training, standardise, date, {"sentinels": sentinels, "decimal": decimal})
+    columns, said = _fit(inputs, training, standardise, date, written)
     x = np.concatenate([column.encode(inputs[column.name]) for column in columns], axis=1)
     scale = Scale.fit(targets[training]) if kind == "regression" and standardise else None
     targets = targets if scale is None else scale.shrink(targets)
@@ -118,12 +96,73 @@ def from_table(
         public=public,
         **about,
     )
-    learned = federation.task
-    if scale is not None:
-        learned = replace(learned, scale=scale, metrics=("mse", "rmse", "mae", "r2"))
     said += notices.of_inputs({n: v.iloc[training] for n, v in inputs.items()}, date)
     notes = (*federation.notes, *notes, *said, *notices.of_clients(federation, target))
-    return retold(federation, task=learned, notes=notes, inputs=tuple(asdict(column) for column in columns))
+    return retold(
+        federation,
+        task=federation.task.in_units(scale),
+        notes=notes,
+        inputs=tuple(asdict(column) for column in columns),
+    )
+
+
+def _inputs(
+    frame: pd.DataFrame,
+    client: str,
+    target: str,
+    id: str | None,
+    drop: Sequence[str],
+    keep: Sequence[str] | None,
+    date: Sequence[str],
+) -> list[str]:
+    """The names of the columns that become inputs; those that the table lacks are refused, all at once."""
+    apart = {"client column": [client], "target column": [target], "id column": [] if id is None else [id.strip()]}
+    asked = apart | {"column": [*drop, *(keep or ())], "date column": date}
+    refuse_all(
+        str(unknown(role, name, list(frame.columns)))
+        for role, names in asked.items()
+        for name in names
+        if name not in frame.columns
+    )
+    if client == target:
+        raise FedkinError(f"{client!r} is both client and target column; name two different ones")
+    left = {name for names in apart.values() for name in names} | set(drop)
+    return [name for name in frame.columns if name not in left and (keep is None or name in keep)]
+
+
+def _cells(
+    frame: pd.DataFrame,
+    client: str,
+    target: str,
+    wanted: Sequence[str],
+    date: Sequence[str],
+    written: Mapping[str, Any],
+) -> tuple[pd.Series, pd.Series, dict[str, pd.Series]]:
+    """The cleaned cells of the client column, the target column and the inputs; `written` says how cells are written."""
+    if not len(frame):
+        raise FedkinError("the table has no rows; it needs some for every client")
+    refuse_all(fault for name in (client, target, *wanted) if (fault := no_cells(frame[name])))
+    clients, answers = trimmed(frame[client]), cleaned(frame[target], **written)
+    refuse_all(
+        [f"{role} column {c!r} has {n} empty cells; drop these rows or fill them in"
+         for role, c, values in (("client", client, clients), ("target", target, answers))
+         if (n := int(values.isna().sum()))]
+    )  # fmt: skip
+    sentinels = written["sentinels"]
+    inputs = {n: trimmed(frame[n], sentinels) if n in date else cleaned(frame[n], **written) for n in wanted}
+    return clients, answers, inputs
+
+
+def _divided(clients: pd.Series, labels: np.ndarray | None, holdout: Holdout) -> dict[str, dict[str, np.ndarray]]:
+    """The rows of every client by part: client → {part: rows}, the classes `labels` (n,) spread over the parts.
+
+    A part that has none is left out.
+    """
+    rows: dict[str, dict[str, np.ndarray]] = {}
+    for name, own in groups(clients).items():
+        index = holdout.indices(name, len(own), None if labels is None else labels[own])
+        rows[name] = {part: own[places] for part, places in index.items() if len(places)}
+    return rows
 
 
 def tidy(frame: Any) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -90,3 +91,20 @@ def test_the_real_files(real_data: Path) -> None:
         assert not {row.tobytes() for row in x} & {row.tobytes() for row in z}
     assert fedkin.data.load("heart").fingerprint() == federation.fingerprint()
     assert (federation.label_counts("test") > 0).all()  # stratified: both classes in every hospital
+
+
+@pytest.mark.real_data
+def test_the_hashes_are_those_of_ucis_files(real_data: Path) -> None:
+    for name in heart.HOSPITALS:
+        path = next(path for path in real_data.rglob(f"processed.{name}.data"))
+        lines = [entry for entry in path.read_text().splitlines() if entry and not entry.startswith("age")]
+        as_published = "".join(",".join(cell or "?" for cell in entry.split(",")) + "\n" for entry in lines)
+        assert heart.HASHES[name] == "sha256:" + hashlib.sha256(as_published.encode()).hexdigest()
+
+
+def test_a_download_of_another_version_is_refused(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mirror" / "heart").mkdir(parents=True)
+    made(tmp_path / "mirror" / "heart")
+    monkeypatch.setenv("FEDKIN_MIRROR", (tmp_path / "mirror").as_uri())
+    with pytest.raises(FedkinError, match="checksum mismatch"):
+        fedkin.data.prepare("heart")

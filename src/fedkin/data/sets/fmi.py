@@ -150,7 +150,22 @@ def fmi(arrays: Arrays, recipe: Recipe, neighbours: int = 5) -> Federation:
     metric="MAE in °C, one to three hours ahead (mae_60, mae_120, mae_180); the MSE is that of z-scores",
     licence=LICENCE,
     citation=CITATION,
-    sources=(Source("course", (File("FMI_data.csv", None, HOURLY, HOURLY),), read_hourly, ("fmi",)),),
+    sources=(
+        Source(
+            "course",
+            (
+                File(
+                    "FMI_data.csv",
+                    "https://raw.githubusercontent.com/alexjungaalto/FederatedLearning/"
+                    "917ddba8716277151400430224b8373c7536daa5/Edition2024/Assignments/Assignment_MLBasicsData.csv",
+                    HOURLY,
+                    HOURLY,
+                ),
+            ),
+            read_hourly,
+            ("fmi",),
+        ),
+    ),
 )
 def fmi_hourly(arrays: Arrays, recipe: Recipe, length: int = 12, horizon: int = 3, neighbours: int = 5) -> Federation:
     """One client per station: `length` hours → the coming `horizon`, all windows that lie within one part of the time.

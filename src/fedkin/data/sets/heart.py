@@ -14,6 +14,13 @@ from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 
 HOSPITALS = {"cleveland": 303, "hungarian": 294, "switzerland": 123, "va": 200}
+HASHES = {
+    "cleveland": "sha256:a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8",
+    "hungarian": "sha256:d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796",
+    "switzerland": "sha256:834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
+    "va": "sha256:e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
+}
+"""Of UCI's files, which have no line of names and write gaps as "?"."""
 CATEGORIES: dict[str, tuple[int, ...]] = {
     "cp": (1, 2, 3, 4),
     "restecg": (0, 1, 2),
@@ -105,6 +112,8 @@ def encoding(train: np.ndarray) -> Scaling:
                 File(
                     f"processed.{name}.data",
                     f"https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/processed.{name}.data",
+                    HASHES[name],
+                    rewritten=True,
                 )
                 for name in HOSPITALS
             ),

@@ -23,6 +23,7 @@ TABLE = "WISDM_ar_v1.1_transformed.arff"
 HASH = (
     "sha256:0cba57836da30d4142c574881f4dc64b93f351cdbe47057abb13e0e73e5ea4ab"  # of the unpacked table without a header
 )
+ARCHIVE = "sha256:e573791269aab4a629721cf04b6031b7cbf8e14261cd2bc86e65887a2bc592d7"
 REPEATED = "WISDM: 61 windows of person 19 stand in the file twice; the second copy is left out"
 
 
@@ -90,6 +91,7 @@ def first_copies(arrays: Arrays) -> np.ndarray:
                 File(
                     "WISDM_ar_latest.tar.gz",
                     "https://www.cis.fordham.edu/wisdm/includes/datasets/latest/WISDM_ar_latest.tar.gz",
+                    ARCHIVE,
                 ),
             ),
             from_archive,
