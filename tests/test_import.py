@@ -22,6 +22,8 @@ import pytest
             "from typer.testing import CliRunner as R; from fedkin.cli import app; R().invoke(app, ['--help'])",
             ("numpy", "torch", "pydantic", "importlib.metadata"),
         ),
+        ("from fedkin import load", ("scipy.linalg", "scipy.sparse.linalg", "scipy.spatial", "sklearn", "pandas")),
+        ("from fedkin import train", ("scipy.stats", "scipy.optimize", "scipy.spatial", "sklearn", "pandas")),
     ],
 )
 def test_importing_brings_nothing_heavy(code: str, absent: tuple[str, ...]) -> None:
@@ -56,3 +58,8 @@ def test_compare_stays_the_function_whatever_is_imported() -> None:
     import fedkin.comparison
 
     assert fedkin.compare is fedkin.comparison.compare
+
+
+def test_the_package_runs_as_the_command_does() -> None:
+    done = subprocess.run([sys.executable, "-m", "fedkin", "--version"], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("fedkin ")

@@ -31,12 +31,15 @@ def unknown(kind: str, name: object, known: Iterable[object]) -> FedkinError:
 
     >>> print(unknown("algorithm", "fedpmp", ["fedavg", "fedpnp"]))
     unknown algorithm 'fedpmp'; did you mean 'fedpnp', 'fedavg'?
+    >>> print(unknown("metric", "AUROC", ["mse", "auroc"]))
+    unknown metric 'AUROC'; did you mean 'auroc'?
     >>> print(unknown("algorithm", "zzz", ["fedavg", "fedpnp"]))
     unknown algorithm 'zzz'; choose one of: fedavg, fedpnp
     """
     names = list(dict.fromkeys(map(str, known)))
     shown = [repr(entry) if entry.split() != [entry] else entry for entry in names]  # blanks in a name must be seen
-    near = get_close_matches(str(name), names, n=3, cutoff=0.5)
+    close = get_close_matches(str(name).lower(), {entry.lower() for entry in names}, n=3, cutoff=0.5)
+    near = [entry for each in close for entry in names if entry.lower() == each][:3]
     if near:
         return FedkinError(f"unknown {kind} {str(name)!r}; did you mean {', '.join(map(repr, near))}?")
     return FedkinError(f"unknown {kind} {str(name)!r}; choose one of: {', '.join(shown)}")

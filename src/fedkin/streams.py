@@ -89,7 +89,7 @@ def uniform_words(words: np.ndarray, count: int) -> np.ndarray:
 
 
 def permutations(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """One random permutation per client. Shape (K, max size); row k is a permutation of 0…size_k−1, then the rest.
+    """One random permutation per client. Shape (K, max size); row k is a permutation of 0…size_k−1, then the rest in any order.
 
     >>> permutations(np.array([1, 2], dtype=np.uint64), np.array([3, 2])).shape
     (2, 3)
@@ -97,4 +97,6 @@ def permutations(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     longest = int(sizes.max(initial=0))
     keys = uniform_words(words, longest)
     keys[np.arange(longest)[None, :] >= sizes[:, None]] = np.iinfo(np.uint64).max
-    return np.argsort(keys, axis=1, kind="stable")
+    return np.argsort(
+        keys, axis=1
+    )  # words of 64 bits are all different: a stable sort takes four times as long for nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import shutil
@@ -76,6 +77,16 @@ def bring_back(path: Path) -> None:
         with suppress(OSError):
             if not path.exists():
                 os.replace(left, path)
+
+
+def pour(content: Bytes | Iterable[Bytes], file: IO[bytes]) -> tuple[str, int]:
+    """Write what may come in pieces to an open file; returns its SHA-256 and its size."""
+    checksum, size = hashlib.sha256(), 0
+    for piece in [content] if isinstance(content, Bytes) else content:
+        checksum.update(piece)
+        size += len(piece)
+        file.write(piece)
+    return checksum.hexdigest(), size
 
 
 def write_atomic(path: Path, content: Bytes | Iterable[Bytes]) -> None:

@@ -17,7 +17,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedkin.errors import FedkinError
-from fedkin.files.atomic import Bytes, append, part_of, put_in_place, sync_folder, write_atomic, written
+from fedkin.files.atomic import Bytes, append, part_of, pour, put_in_place, sync_folder, write_atomic, written
 from fedkin.files.text import read_json
 
 MANIFEST = "manifest.json"
@@ -35,8 +35,10 @@ class Seen(BaseModel):
 
     @classmethod
     def of(cls, path: Path, first: int | None = None) -> Seen:
-        """The file as it is, or its first bytes."""
-        size = path.stat().st_size if path.is_file() else 0
+        """The file as it is, or its first bytes; `GONE` if there is none."""
+        if not path.is_file():
+            return GONE
+        size = path.stat().st_size
         return cls(sha256=digest(path, first), bytes=size if first is None else min(size, first))
 
 
@@ -99,9 +101,7 @@ REMEDY = "put the original back, or say that you made the change: --accept-chang
 
 
 def digest(path: Path, first: int | None = None) -> str:
-    """The SHA-256 of a file, or of its first bytes; "" if there is no such file."""
-    if not path.is_file():
-        return ""
+    """The SHA-256 of a file, or of its first bytes."""
     checksum, left = hashlib.sha256(), path.stat().st_size if first is None else first
     with open(path, "rb") as file:
         while left > 0 and (piece := file.read(min(left, 2**20))):
@@ -122,16 +122,13 @@ class FileBatch:
         self._grown: list[Path] = []
         self._removed: list[Path] = []
 
-    def write(self, path: Path, content: Bytes | Iterable[Bytes]) -> None:
-        """Have this content under `path`, at the end."""
-        checksum, size = hashlib.sha256(), 0
+    def write(self, path: Path, content: Bytes | Iterable[Bytes]) -> str:
+        """Have this content under `path`, at the end; returns its SHA-256."""
         self._staged[path] = GONE
         with written(path, part_of(path)) as file:
-            for piece in [content] if isinstance(content, Bytes) else content:
-                checksum.update(piece)
-                size += len(piece)
-                file.write(piece)
-        self._staged[path] = Seen(sha256=checksum.hexdigest(), bytes=size)
+            checksum, size = pour(content, file)
+        self._staged[path] = Seen(sha256=checksum, bytes=size)
+        return checksum
 
     def append(self, path: Path, pieces: Iterable[Bytes]) -> None:
         """Add to the end of a growing file at once; until the end, the manifest speaks of what was there before."""

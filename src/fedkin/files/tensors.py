@@ -18,12 +18,12 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, TypeAdapter
 from torch import Tensor
 
 from fedkin.errors import FedkinError
-from fedkin.files.atomic import Bytes, abandoned, literal, put_in_place, whole, write_atomic
+from fedkin.files.atomic import Bytes, abandoned, literal, pour, put_in_place, whole, write_atomic
 from fedkin.files.manifest import digest
 from fedkin.files.text import as_json, read_json
 
-Write = Callable[[Path, Bytes | Iterable[Bytes]], None]
-"""How a file is written that changes together with others: `FileBatch.write`."""
+Write = Callable[[Path, Bytes | Iterable[Bytes]], str]
+"""How a file is written that changes together with others, and what its SHA-256 is: `FileBatch.write`."""
 
 PIECE = 2**26
 """Bytes of a tensor that are written at a time."""
@@ -49,34 +49,20 @@ def write_tensors(
     """
     repeated = {name: len(t) for name, t in tensors.items() if t.ndim > 1 and len(t) > 1 and t.stride(0) == 0}
     compact = {name: (t[:1] if name in repeated else t).detach().contiguous() for name, t in tensors.items()}
-    checksum = hashlib.sha256()
-
-    def content() -> Iterator[Bytes]:
-        for piece in _safetensors(compact):
-            checksum.update(piece)
-            yield piece
-            if after_piece is not None:
-                after_piece()
-
-    def told() -> bytes:
-        return as_json({"sha256": checksum.hexdigest(), "repeated": repeated, **facts})
-
+    pieces, beside = _safetensors(compact, after_piece), path.with_suffix(".json")
     if write is not None:
-        write(path, content())
-        write(path.with_suffix(".json"), told())
+        write(beside, as_json({"sha256": write(path, pieces), "repeated": repeated, **facts}))
         return
     with whole(path) as file:
-        file.writelines(content())
+        checksum, _ = pour(pieces, file)
         file.flush()
         os.fsync(file.fileno())
-        write_atomic(path.with_suffix(".json"), told())
+        write_atomic(beside, as_json({"sha256": checksum, "repeated": repeated, **facts}))
 
 
-def _safetensors(tensors: Mapping[str, Tensor]) -> Iterator[Bytes]:
+def _safetensors(tensors: Mapping[str, Tensor], after_piece: Callable[[], None] | None) -> Iterator[Bytes]:
     """A safetensors file in pieces: 8 bytes that say how long the header is, the header (JSON), the tensors' memory."""
-    order = [
-        name for _, name in sorted((-tensor.element_size(), name) for name, tensor in tensors.items())
-    ]  # all aligned
+    order = [name for _, name in sorted([(-t.element_size(), name) for name, t in tensors.items()])]  # all aligned
     header: dict[str, Any] = {}
     end = 0
     for name in order:
@@ -93,6 +79,8 @@ def _safetensors(tensors: Mapping[str, Tensor]) -> Iterator[Bytes]:
         memory = _memory(tensors[name]) if tensors[name].numel() else memoryview(b"")
         for at in range(0, len(memory), PIECE):
             yield memory[at : at + PIECE]
+            if after_piece is not None:
+                after_piece()
 
 
 def _memory(tensor: Tensor) -> memoryview:

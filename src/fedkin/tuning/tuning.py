@@ -130,7 +130,7 @@ class Tuning:
         return done + [trial for trial in self.trials if trial not in done]
 
     def _repr_html_(self) -> str:
-        head = ["trial", *self.space, self.metric.label, "state"]
+        head = ["trial", *self.space, self.metric.heading, "state"]
         rows = (
             [t.number, *map(str, t.chosen.values()), self.metric.number(t.value), t.reason or t.state]
             for t in self._in_order()
