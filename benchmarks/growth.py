@@ -100,6 +100,7 @@ def one(clients: int, rows_file: bool = False, wide: bool = False, limit: float 
     watch = Watch()
     with tempfile.TemporaryDirectory() as folder:
         options: dict[str, Any] = {"rows_file": str(Path(folder) / "rows.bin")} if rows_file else {}
+        options["validation"] = "given"
         method = FedU(eta=0.1, lr=0.05, epochs=1)
         options |= {"fraction": 0.01 if wide else SHARE, "out": None if wide else Path(folder) / "run"}
         result = train(data, "mlr", method, graph, callbacks=[watch], **options)

@@ -1,6 +1,6 @@
 """What a default run spends beside its rounds: evaluation, checkpoints, logging.
 
-    python benchmarks/hidden_costs.py [--quick] [--json FILE] [--plot FILE]
+    python benchmarks/hidden_costs.py [--quick] [--epochs N] [--json FILE] [--plot FILE]
 
 Default settings (50 rounds, tests and checkpoints at the default cadence, a folder to write to, no progress bar), on the
 digits of the demo and on data of the size of MNIST (100 clients with 600 training samples of 784 features each). "post" is
@@ -26,7 +26,8 @@ import timing
 import torch
 
 from fedkin import Federation, algorithm, data, train
-from fedkin.algorithms import fedpnp, fedu
+from fedkin.algorithm import Algorithm
+from fedkin.algorithms import fedpnp, fedu, make
 from fedkin.run import Run
 
 
@@ -53,11 +54,11 @@ PLACES: list[timing.Place] = [
 PARTS = ("pre", "post", "checkpoints", "log", "loop")
 
 
-def measure(title: str, federation: Federation, model: str, method: str, **options: Any) -> dict[str, Any]:
+def measure(title: str, federation: Federation, model: str, method: Algorithm, **options: Any) -> dict[str, Any]:
     spent: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder, timing.watched(PLACES, spent, clocks=frozenset({"save_checkpoint"})):
-        graph = None if method == "fedavg" else "knn:5"
-        train(federation, model, method, graph, out=Path(folder) / "run", workers=1, **options)
+        graph = None if method.name == "fedavg" else "knn:5"
+        train(federation, model, method, graph, out=Path(folder) / "run", workers=1, validation="given", **options)
     rounds = spent["rounds"]
     alone = float(np.median(rounds)) * len(rounds)
     shares = {part: sum(spent[part]) / alone for part in PARTS}
@@ -65,7 +66,7 @@ def measure(title: str, federation: Federation, model: str, method: str, **optio
     saved = sum(known) / alone - len(known) / len(rounds)  # rounds that followed a test, beside a median round each
     return {
         "run": title,
-        "method": method,
+        "method": method.name,
         "model": model,
         "round_seconds": alone / len(rounds),
         **shares,
@@ -75,25 +76,33 @@ def measure(title: str, federation: Federation, model: str, method: str, **optio
     }
 
 
-def measure_all(title: str, clients: int, samples: int) -> list[dict[str, Any]]:
+def measure_all(title: str, clients: int, samples: int, epochs: int | None) -> list[dict[str, Any]]:
     """Three methods on one data set, with all clients in every round and with a tenth of them."""
     torch.set_num_threads(1)
     digits = data.load("digits", clients=20, partition="dirichlet:0.3", seed=0)
     train(digits, "mlp", "fedavg", rounds=1)  # what is only paid once
     federation = digits if title == "digits" else mnist_like(clients, samples)
     return [
-        measure(f"{title}, {share}", federation, "mlp", method, fraction=fraction)
+        measure(
+            f"{title}, {share}",
+            federation,
+            "mlp",
+            make(method, {"epochs": epochs} if epochs else {}),
+            fraction=fraction,
+        )
         for method in ("fedavg", "fedu", "fedpnp")
         for share, fraction in (("all", 1.0), ("a tenth", 0.1))
     ]
 
 
 def main() -> None:
-    options = timing.parsed(timing.parser("hidden_costs", __doc__, quick="fewer clients and samples"))
+    parser = timing.parser("hidden_costs", __doc__, quick="fewer clients and samples")
+    parser.add_argument("--epochs", type=int, help="passes over the data in a round (default: the methods' own)")
+    options = timing.parsed(parser)
     clients, samples = (20, 200) if options.quick else (100, 800)
     records = []
     for title in ("digits", f"{clients} × {samples} × 784"):
-        found = timing.case(title, options.limit, measure_all, title, clients, samples)
+        found = timing.case(title, options.limit, measure_all, title, clients, samples, options.epochs)
         records += found or []
     columns = (*PARTS, "saved", "together", "end")
     print(f"{'run':26}{'method':8}{'round ms':>9}" + "".join(f"{part:>{len(part) + 5}}" for part in columns))

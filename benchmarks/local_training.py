@@ -62,6 +62,50 @@ class Recurrent(nn.Module):
         return self.last(self.cell(x[:, 0])[0][:, -1])
 
 
+class Attention(nn.Module):
+    """A transformer's block, 64 wide with four heads, on the rows of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.place = nn.Linear(28, 64), nn.Parameter(torch.zeros(28, 64))
+        self.block = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.block(self.first(x[:, 0]) + self.place).mean(1))
+
+
+def group_norm(channels: int) -> nn.Module:
+    return nn.GroupNorm(8, channels)
+
+
+class Shortcut(nn.Module):
+    """Two convolutions and a way past them."""
+
+    def __init__(self, channels: int, out: int, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        stride = 1 if channels == out else 2
+        first, second = nn.Conv2d(channels, out, 3, stride, 1, bias=False), nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.inner = nn.Sequential(first, norm(out), nn.ReLU(), second, norm(out))
+        self.past = (
+            nn.Identity() if stride == 1 else nn.Sequential(nn.Conv2d(channels, out, 1, 2, bias=False), norm(out))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.inner(x) + self.past(x))
+
+
+def resnet(blocks: int, norm: Callable[[int], nn.Module]) -> nn.Module:
+    """He et al., Deep Residual Learning, 2016, for 32×32 images: 6·blocks + 2 layers, 16, 32 and 64 channels."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), norm(16), nn.ReLU()]
+    channels = 16
+    for out in (16, 32, 64):
+        for _ in range(blocks):
+            layers.append(Shortcut(channels, out, norm))
+            channels = out
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
 def wide() -> nn.Module:
     """Convolutions too wide to be grouped."""
     first, second = nn.Conv2d(1, 48, 5, padding=2), nn.Conv2d(48, 64, 5, padding=2)
@@ -93,6 +137,11 @@ OTHERS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "layer norm": (normed, (1, 28, 28)),
     "dropout": (dropping, (1, 28, 28)),
     "wide CNN": (wide, (1, 28, 28)),
+    "transformer block": (Attention, (1, 28, 28)),
+    "ResNet-8, batch norm": (partial(resnet, 1, nn.BatchNorm2d), (3, 32, 32)),
+    "ResNet-8, group norm": (partial(resnet, 1, group_norm), (3, 32, 32)),
+    "ResNet-20, batch norm": (partial(resnet, 3, nn.BatchNorm2d), (3, 32, 32)),
+    "ResNet-20, group norm": (partial(resnet, 3, group_norm), (3, 32, 32)),
 }
 
 

@@ -185,7 +185,8 @@ class Bench:
         if name == "auto":
             return find(clients, MODEL, "quick", seed=seed, rounds=self.rounds)
         method = algorithms.make(name, {"lr": rate})
-        return train(clients, MODEL, method, rounds=self.rounds, seed=seed, eval_every=self.rounds)
+        how: dict[str, Any] = {"rounds": self.rounds, "seed": seed, "eval_every": self.rounds, "validation": "given"}
+        return train(clients, MODEL, method, **how)
 
     @property
     def alone(self) -> list[Scores]:

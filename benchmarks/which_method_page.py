@@ -23,7 +23,7 @@ CHOSEN = "by folds"
 
 Cell = dict[str, Any]
 INTRO = """Written by `python benchmarks/which_method.py` from [which_method.jsonl](../benchmarks/which_method.jsonl); do not edit. What the methods
-are: [methods.md](methods.md).
+are: [methods](methods.md).
 
 **Seeds computed: {seeds}{auto}.** {cases} federations, each drawn or split anew by every seed; {methods} methods at their own defaults, 25 rounds,
 `feature-mlp:32`, all clients in every round. *Chosen* here is always chosen on folds: a quarter of every client's training samples is
@@ -215,7 +215,7 @@ def advice(study: Study) -> str:
     lost = f" (without {', '.join(broke)}, where it diverged)" if broke else ""
     return "\n\n".join(
         [
-            "**Do not choose: `fedkin auto`** (or `fedkin.auto(federation)`) tries, weighs and gates for every client; [auto.md](auto.md). Its quick "
+            "**Do not choose: `fedkin auto`** (or `fedkin.auto(federation)`) tries, weighs and gates for every client: [auto](auto.md). Its quick "
             f"effort takes away {gains['auto']:.0%} of Local's error here{lost} and leaves {both['auto']:.1%} of the clients worse than both Locals. Training "
             f"every method and taking the best on folds, one for all clients: {gains[CHOSEN]:.0%} and {both[CHOSEN]:.1%}.",
             "**If you want one method**, see what your clients are like. Named are the three with the best places on the folds; in brackets the gain over "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -46,3 +47,10 @@ def test_the_processor_is_described_by_name_and_vector_units(timing: ModuleType)
     found = timing.described()
     assert found["processor"]
     assert set(found["vector_units"]) <= set(timing.VECTORS)
+
+
+@pytest.mark.parametrize("name", ["hidden_costs", "round_parts"])
+def test_every_function_that_is_watched_is_there(timing: ModuleType, name: str) -> None:
+    places = import_module(name).PLACES
+    assert places
+    assert [(owner, function) for owner, function, _ in places if not callable(getattr(owner, function, None))] == []
