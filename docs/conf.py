@@ -37,6 +37,7 @@ nb_execution_raise_on_error = True
 nb_ipywidgets_js: dict[str, object] = {}  # would be fetched by the reader's browser
 
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
 add_module_names = False
