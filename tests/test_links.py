@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -50,6 +51,33 @@ def broken(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     assert broken(page) == []
+
+
+SOURCES = sorted(
+    path for folder in ("src", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
+)
+NAMED = re.compile(r"`((?:[\w-]+/)+[\w-]+\.py)`")
+MODULE = re.compile(r"`(fedkin(?:\.\w+)+)`")
+
+
+def test_files_and_modules_that_are_named_are_there() -> None:
+    """`run/loop.py`, from the top, from src/fedkin or from beside the page; `fedkin.run`, and what is in it."""
+    lost = []
+    for page in [*PAGES, *SOURCES]:
+        if page.name != "CHANGELOG.md":  # it tells what was
+            places, text = (ROOT, ROOT / "src", ROOT / "src" / "fedkin", page.parent), page.read_text()
+            named = [name for name in NAMED.findall(text) if not any((place / name).exists() for place in places)]
+            named += [name for name in MODULE.findall(text) if not is_there(name)]
+            lost += [(page.relative_to(ROOT).as_posix(), name) for name in named]
+    assert lost == []
+
+
+def is_there(name: str) -> bool:
+    try:
+        resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedkin.cli import app
+from fedkin.commands.demo import DEMO
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -37,6 +39,47 @@ def test_every_method_is_listed() -> None:
     from fedkin.algorithms import names
 
     assert [name for name in names() if f"`{name}`" not in README] == []
+
+
+TITLES = {"alone (`local`)": "local", "FedAvg, then fine-tuning": "fedavgft", "**auto**, quick": "auto"}
+"""Methods that README.md does not call by their titles."""
+
+
+def demo_in_readme() -> dict[str, list[str]]:
+    """Method → mean, deviation over seeds, worst 5 %, gained, lost."""
+    table = re.search(r"^\| method .*?(?=\n\n)", README, re.MULTILINE | re.DOTALL)
+    assert table is not None
+    rows = [re.split(r" *\| *", line.strip("| ")) for line in table[0].splitlines()[2:]]
+    return {TITLES.get(row[0], row[0].lower()): [*row[1].split(" ± "), row[2], *counts(row[3])] for row in rows}
+
+
+def demo_in_first_steps() -> dict[str, list[str]]:
+    text = (ROOT / "docs" / "first-steps.md").read_text()
+    rows = [re.split(r"\s{2,}", line) for line in text.splitlines() if line.partition(" ")[0] in DEMO["algorithms"]]
+    return {row[0]: [row[1].partition(" ")[0], row[2], row[4], *counts(row[5])] for row in rows if len(row) > 5}
+
+
+def counts(cell: str) -> list[str]:
+    return cell.split(" / ") if "/" in cell else []
+
+
+def test_the_demo_has_the_same_lines_wherever_it_is_shown() -> None:
+    assert list(demo_in_readme()) == list(DEMO["algorithms"])
+    assert demo_in_readme() == demo_in_first_steps()
+
+
+@pytest.mark.slow
+def test_the_demo_gives_the_table_of_the_read_me(tmp_path: Path) -> None:
+    """To rounding: in float32 another processor may see a sample in another way."""
+    done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "runs"), "--json", str(tmp_path / "d.json")])
+    assert done.exit_code == 0, done.output
+    for line in json.loads((tmp_path / "d.json").read_text())["means"]:
+        shares = 100 * line["accuracy"]["mean"], 100 * line["seed_std"], 100 * line["accuracy"]["worst5"]
+        told = [float(entry) for entry in demo_in_readme()[line["algorithm"]]]
+        assert told[:3] == pytest.approx(shares, abs=0.25), line["algorithm"]
+        assert told[3:] == (
+            [] if line["algorithm"] == "local" else pytest.approx([line["gained"], line["lost"]], abs=1)
+        )
 
 
 def test_the_method_in_contributing_works() -> None:

@@ -21,7 +21,7 @@ import fedkin
 from fedkin.cli import app
 
 SMALL = "--data digits --clients 4 --model mlr"
-FEDKIN = [sys.executable, "-c", "from fedkin.cli import main; main()"]
+FEDKIN = [sys.executable, "-m", "fedkin"]
 HEAVY = ("torch", "numpy", "pandas", "sklearn", "scipy", "matplotlib", "networkx")
 
 

@@ -13,7 +13,7 @@ import pytest
 from fedkin.deployment import check as deployment_check
 from fedkin.deployment.check import Checkup, check_sites
 from fedkin.deployment.credentials import make_certificates
-from fedkin.engines.flower.roll import FederationSettings
+from fedkin.engines.flower.settings import FederationSettings
 from fedkin.engines.flower.wire import Message
 
 from . import processes, sites
@@ -69,7 +69,7 @@ def test_all_faults_of_all_sites_at_once(tmp_path: Path) -> None:
     found = checked(*paths)
     told = "\n".join(found.faults)
     for line in (
-        "client 'wrong-target': data.csv has no column 'Y' (target); choose one of: age, dose, y",
+        "client 'wrong-target': data.csv has no column 'Y' (target); did you mean 'y'?",
         "client 'texts': column 'age' is not numeric; encode it or put it in drop",
         "client 'texts': column 'dose' has 1 empty cells; fill them in or put it in drop",
         "client 'columns': lacks columns that most have: 'age'",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pydantic import Field
 
+from fedkin import algorithms
 from fedkin.algorithm import Algorithm
 from fedkin.algorithms import FedAvg
 from fedkin.couplings import denoisers
@@ -18,6 +19,8 @@ from fedkin.testing import check_algorithm, check_denoiser, check_graph_builder
 
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in algorithms.names():  # a method that a test were the first to import would be lost with its registry
+        algorithms.get(name)
     monkeypatch.setattr(Algorithm, "registry", dict(Algorithm.registry))
 
 

@@ -27,7 +27,8 @@ def show(browser: Any, page: Path, width: int = 1400, dark: bool = False) -> Non
 
 def requests(browser: Any) -> list[str]:
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    urls = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    return [url for url in urls if not url.startswith("chrome://")]  # the browser's own page, on a slow start
 
 
 def press(browser: Any, css: str) -> Any:
