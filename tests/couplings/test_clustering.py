@@ -145,6 +145,6 @@ def test_many_rows_are_clustered_as_few_are(monkeypatch: pytest.MonkeyPatch) -> 
         rng.standard_normal((6, 40))[rng.integers(0, 6, 120)] + 0.3 * rng.standard_normal((120, 40))
     )
     paired = k_means(rows, 6, seed=1)
-    monkeypatch.setattr(clustering, "MOST_PAIRED", 100)
+    monkeypatch.setattr(clustering, "GRAM_ROWS", 100)
     assert np.array_equal(k_means(rows, 6, seed=1), paired)
     assert np.array_equal(k_means(torch.ones((120, 3)), 6, seed=1), np.zeros(120))

@@ -134,14 +134,17 @@ SEAMS = {
     "local/samples.py": {"numpy", "cpu", "tolist"},  # rows that are read from a file or a data set; steps of a plan
     "local/changes.py": {"tolist"},  # how many samples of each client are real
     "local/noise.py": {"tolist"},
-    "local/kernels/linear.py": {"tolist"},  # how many samples of each client were drawn, in private training, which is of the processor
+    "local/kernels/linear.py": {
+        "tolist"
+    },  # how many samples of each client were drawn, in private training, which is of the processor
     "local/kernels/grouped.py": {"tolist"},  # which clients have a short batch
+    "couplings/aggregation.py": {"numpy"},  # medians of rows that are on the processor
     "couplings/clustering.py": {"numpy", "cpu", "tolist"},  # clusters are found by SciPy on K×K numbers
     "couplings/clusters.py": {"numpy", "cpu"},
     "couplings/coupling.py": {"numpy", "cpu"},  # the matrix as a user sees it
     "couplings/filters.py": {"numpy", "cpu"},  # K numbers, once per graph
     "couplings/graph_total_variation.py": {"numpy", "cpu"},
-    "couplings/mixing.py": {"cpu"},  # K×K weights that a method computed
+    "couplings/mixing.py": {"numpy", "cpu"},  # K×K weights that a method computed
     "couplings/robust.py": {"numpy", "cpu", "tolist"},  # shares of K clients
     "couplings/trust.py": {"numpy", "cpu"},
 }

@@ -34,7 +34,7 @@ def draw_published(measured: Measured, path: Path) -> Path | None:
     figure = Figure(figsize=(4.6 * across + 1.8, 3.4 * down), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(down, across, squeeze=False).flat
-    for panel, (column, what) in zip(panels, drawn):
+    for (column, what), panel in zip(drawn, panels):
         if table.drawing.kind == "rounds" or what != "metric":
             _rounds(panel, measured, column, what)
             panel.set(xlabel="round", ylabel="training loss" if what == "loss" else table.drawing.y)
@@ -46,7 +46,7 @@ def draw_published(measured: Measured, path: Path) -> Path | None:
             panel.set_xscale("symlog", linthresh=1e-4)
         if table.drawing.log_y:
             panel.set_yscale("log")
-    for panel in list(panels)[len(drawn) :]:
+    for panel in panels:
         panel.axis("off")
     handles: dict[str, Any] = {}
     for panel in figure.axes:
