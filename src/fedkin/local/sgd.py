@@ -90,6 +90,11 @@ class Sgd(BaseModel):
         """The local training of so many rounds, for privacy's account; a method that trains more says so."""
         return Planned(rounds=rounds, epochs=0 if self.steps else self.epochs, steps=self.steps or 0)
 
+    @property
+    def tensors(self) -> int:
+        """How many as large as the weights a step goes through: weights, gradients, and what the rule remembers."""
+        return 2 + {"sgd": 0, "rmsprop": 1}.get(self.optimiser, 2) + bool(self.momentum)
+
     def rule(self, rate: float, like: Tensor) -> Rule:
         """The step rule for clients with weights like these, (k, P)."""
         return step_rule(self.optimiser, like, rate, self.momentum, self.weight_decay)

@@ -192,7 +192,11 @@ def train_chunks(
         if counters is not None and own_counters is not None:
             counters[pick] = own_counters
 
-    shard.each(do, shard.chunks(ids, steps, shard.together))
+    together = shard.together
+    if settings.optimiser != "sgd" or settings.momentum:
+        with shard.kernel() as plain:
+            together = plain.at_once(settings.tensors) if isinstance(plain, FusingRules) else together
+    shard.each(do, shard.chunks(ids, steps, together))
     return rows, losses
 
 

@@ -74,6 +74,9 @@ class Fusing(Protocol):
 class FusingRules(Protocol):
     """A kernel that can take all steps of any rule itself, down ∇f(w) + (1 − shrink)·w − push."""
 
+    def at_once(self, tensors: int) -> int:
+        """`chunk` where a step goes through so many tensors as large as the weights: theirs, gradients, moments."""
+
     def descend_by_rule(
         self, rows: Tensor, samples: Samples, plan: Plan, rule: Rule, shrink: float, push: Tensor | None
     ) -> Tensor:

@@ -106,9 +106,13 @@ class LinearKernel:
         self.fuses = bool(self.form) and not self.drops
         """Whether `descend` can take all steps itself: the gradient of the loss is written out, and nothing is dropped."""
         self.activations = [layer.activation for layer in layers]
-        # Enough clients to drown the overhead of a call, few enough that their weights and batches stay in the last cache.
-        per_client = 4 * max(layout.n_parameters, 32 * layers[0].weight.shape[1])
-        self.chunk = max(5, min(1000, min(cache_per_core(), 2**22) // per_client))
+        self.chunk = self.at_once(1)
+
+    def at_once(self, tensors: int) -> int:
+        """How many clients, each with so many tensors as large as its weights: enough to drown the overhead of a call, few
+        enough that these and the batches stay in the last cache."""
+        per_client = 4 * max(tensors * self.layout.n_parameters, 32 * self.layers[0].weight.shape[1])
+        return max(5, min(1000, min(cache_per_core(), 2**22) // per_client))
 
     def outputs(self, rows: Tensor, x: Tensor, counters: Tensor | None = None) -> Tensor:
         """(k, B) rows and (k, n, *input) inputs → (k, n, outputs)."""
