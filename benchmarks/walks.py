@@ -8,13 +8,15 @@
 * `fedkin compare` of four methods and two seeds: runs built and graphs built for these eight trainings.
 
 A call is one of a function written in a file of fedkin while the walk lasts, comprehensions and lambdas included; a file
-counts if a call was in it. Every walk is done twice and the second counted, when all is imported. Training is held to one worker, whose stack goes back to the loop.
+counts if a call was in it. Every walk is done twice and the second counted, when all is imported. All of it is held to one core, so that
+training has one worker, in this thread: what is counted does not depend on the machine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import random
 import sys
 import tempfile
@@ -159,6 +161,7 @@ def comparison() -> dict[str, Any]:
 
 def measure(quick: bool) -> list[dict[str, Any]]:
     """Each walk twice: the first has the imports, and what is only made once."""
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     walks = (from_csv_to_number, one_round) if quick else (from_csv_to_number, one_round, comparison)
     return [[walk() for _ in range(2)][-1] for walk in walks]
 

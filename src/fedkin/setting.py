@@ -71,8 +71,9 @@ class Setting:
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
+    @cached_property
     def everyone(self) -> np.ndarray:
+        """The positions of all clients, 0…K−1."""
         return np.arange(len(self.names))
 
     @cached_property

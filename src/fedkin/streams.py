@@ -32,9 +32,8 @@ def _digest(*parts: object) -> int:
 
 def client_keys(names: Sequence[str]) -> np.ndarray:
     """One 64-bit word per client, a hash of its name. Shape (K,)."""
-    return np.frombuffer(
-        b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names), dtype="<u8"
-    ).astype(np.uint64)
+    hashes = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
+    return np.frombuffer(b"".join(hashes), dtype="<u8").astype(np.uint64)
 
 
 def parse_seeds(text: str | int | Sequence[int], first: int = 0) -> tuple[int, ...]:

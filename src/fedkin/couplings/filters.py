@@ -59,7 +59,7 @@ class GraphFilter(Coupling):
         factor2: bool = False,
     ) -> None:
         self.graph, self.clients = graph, len(graph)
-        self.denoiser = denoisers.find_denoiser(denoiser)
+        self.denoiser = denoiser if isinstance(denoiser, Denoiser) else denoisers.find_denoiser(denoiser)
         self.denoiser.check(strength, self.clients)
         self.strength = strength
         if fidelity not in get_args(Fidelity):

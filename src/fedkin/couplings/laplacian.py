@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -144,11 +145,18 @@ def total_variation(rows: torch.Tensor, graph: ClientGraph) -> float:
     return total_variations(graph, rows)[0]
 
 
+@lru_cache(maxsize=1)
+def _matrix(graph: ClientGraph) -> ClientMatrix:
+    """L of the last graph that was asked for: it is that of the whole run."""
+    return ClientMatrix(graph.laplacian())
+
+
 def total_variations(graph: ClientGraph, *several: torch.Tensor) -> list[float]:
     """The total variation of each of several rows (K, B)."""
-    laplacian, found = ClientMatrix(graph.laplacian()), []
-    width = max(16, 2**17 // max(1, len(graph)))  # blocks that stay in the cache
-    with one_thread(len(graph) < 20_000):
+    laplacian, found = _matrix(graph), []
+    clients = len(graph)
+    width = max(16, 2**17 // max(1, clients))  # blocks that stay in the cache
+    with one_thread(clients < 20_000):
         for rows in several:
             # Subtracting the mean row changes nothing (L·1 = 0) and saves digits when clients nearly agree.
             total, mean = 0.0, rows.mean(dim=0)

@@ -114,9 +114,10 @@ def trimmed(values: pd.Series, sentinels: tuple[str, ...] = ()) -> pd.Series:
     """Text trimmed, empty cells and sentinels missing, truth values 0 and 1."""
     if values.dtype.kind == "b":
         return values.astype("int8")
-    if values.dtype.kind in "mM" or (not sentinels and is_number(values)):
+    number = is_number(values)
+    if values.dtype.kind in "mM" or (number and not sentinels):
         return values
-    if is_number(values):
+    if number:
         found = {float(s) for s in sentinels if is_float(s)}
         return values.mask(values.isin(found)) if values.isin(found).any() else values
     text = _trimmed(values)

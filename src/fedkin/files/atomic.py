@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import IO
 
@@ -73,7 +74,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 def bring_back(path: Path) -> None:
     """If a writer was killed between taking the old folder away and putting the new one in place: the old one again."""
-    for left in abandoned(path.parent, f".{literal(path.name)}.before.*.part"):
+    for left in abandoned(path.parent, f".{escape(path.name)}.before.*.part"):
         with suppress(OSError):
             if not path.exists():
                 os.replace(left, path)
@@ -185,7 +186,7 @@ def writer_of(temporary: Path) -> int:
 
 def _drop_dead(path: Path) -> None:
     """Remove what killed processes of this machine left of this file."""
-    for left in path.parent.glob(f".{literal(path.name)}.*.part"):
+    for left in path.parent.glob(f".{escape(path.name)}.*.part"):
         found = re.fullmatch(re.escape(f".{path.name}.") + r"(?:before\.)?(\d+)\.part", left.name)
         if found and not _alive(int(found[1])):
             _remove(left)
@@ -198,11 +199,6 @@ def _remove(left: Path) -> None:
             shutil.rmtree(left)
         else:
             left.unlink()
-
-
-def literal(name: str) -> str:
-    """A pattern that only this name fits."""
-    return re.sub(r"([\[\]*?])", r"[\1]", name)
 
 
 def _alive(process: int) -> bool:

@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, TypeAdapter
 from torch import Tensor
 
 from fedkin.errors import FedkinError
-from fedkin.files.atomic import Bytes, abandoned, literal, pour, put_in_place, whole, write_atomic
+from fedkin.files.atomic import Bytes, abandoned, pour, put_in_place, whole, write_atomic
 from fedkin.files.manifest import digest
 from fedkin.files.text import as_json, read_json
 
@@ -144,7 +145,7 @@ def finish_commit(path: Path, owned: bool = False) -> None:
     The JSON file goes first (`FileBatch.commit`), and holds the checksum by which the tensors that belong to it are known.
     Without this, a kill between the two renames would leave a new JSON file with the tensors of an earlier result.
     """
-    for part in abandoned(path.parent, f".{literal(path.name)}.*.part", owned):
+    for part in abandoned(path.parent, f".{escape(path.name)}.*.part", owned):
         with suppress(FedkinError):  # a damaged JSON file is its reader's matter
             if read_json(path.with_suffix(".json")).get("sha256") == digest(part):
                 put_in_place(part, path)

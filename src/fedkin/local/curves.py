@@ -7,27 +7,27 @@ import torch
 from torch import Tensor
 
 from fedkin.local.shard import Shard
-from fedkin.local.training import slabs
+from fedkin.local.training import LookAtOutputs, on_own_samples
+from fedkin.task import Task
 from fedkin.task.curves import no_curves, points_of, tells_curves
 
 
 def row_curves(shard: Shard, ids: np.ndarray, rows: Tensor) -> dict[str, Tensor]:
     """The curves of each client's row (k, B); none where targets are numbers."""
-    if not tells_curves(shard.task):
-        return {}
-    told, samples = no_curves(len(ids)), shard.test
-
-    def work(place: int) -> None:
-        first, last = samples.offsets[ids[place]], samples.offsets[ids[place] + 1]
-        if first == last:
-            return
-        index, row = torch.arange(int(first), int(last))[None], rows[place : place + 1]
-        with shard.kernel() as kernel, torch.no_grad():
-            outputs = torch.cat([kernel.outputs(row, samples.inputs(some)) for some in slabs(index, samples)], 1)[0]
-        if not bool(torch.isfinite(outputs.sum())):
-            return
-        for name, points in points_of(shard.task, outputs, samples.y[index[0]]).items():
-            told[name][place] = points
-
-    shard.each(work, list(range(len(ids))))
+    told, look = curves_to_tell(shard.task, len(ids))
+    if told:
+        on_own_samples(shard, ids, rows, "test", look)
     return told
+
+
+def curves_to_tell(task: Task, clients: int) -> tuple[dict[str, Tensor], LookAtOutputs]:
+    """The curves of so many clients, empty at first, and who fills them in while the clients' test samples go by."""
+    told = no_curves(clients) if tells_curves(task) else {}
+
+    def look(chosen: np.ndarray, outputs: Tensor, targets: Tensor, real: Tensor) -> None:
+        for place, own, true, n in zip(chosen, outputs, targets, real.sum(dim=1).tolist()):
+            if told and n and bool(torch.isfinite(own[:n].sum())):
+                for name, points in points_of(task, own[:n], true[:n]).items():
+                    told[name][place] = points
+
+    return told, look

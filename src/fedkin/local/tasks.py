@@ -20,7 +20,7 @@ from torch import Tensor
 from fedkin.errors import unknown
 from fedkin.graphs.statistics import moments, noisy_moments
 from fedkin.local import ahead
-from fedkin.local.curves import row_curves
+from fedkin.local.curves import curves_to_tell
 from fedkin.local.mail import Mail
 from fedkin.local.private import Account
 from fedkin.local.sgd import Sgd
@@ -153,13 +153,13 @@ def narrowed(shard: Shard, request: Request, values: Tensor) -> Tensor:
 
 
 def _evaluated(shard: Shard, ids: np.ndarray, rows: Tensor, parts: list[str]) -> dict[str, Tensor]:
-    found = {
-        f"{part}_{name}": values
-        for part in parts
-        if part != ASK_CURVES
-        for name, values in evaluate_rows(shard, ids, rows, part).items()  # type: ignore[arg-type]
-    }
-    return found | (row_curves(shard, ids, rows) if ASK_CURVES in parts else {})
+    curves, look = curves_to_tell(shard.task, len(ids)) if ASK_CURVES in parts else ({}, None)
+    found: dict[str, Tensor] = {}
+    for part in parts:
+        if part != ASK_CURVES:
+            told = evaluate_rows(shard, ids, rows, part, look if part == "test" else None)  # type: ignore[arg-type]
+            found |= {f"{part}_{name}": values for name, values in told.items()}
+    return found | curves
 
 
 @dataclass(frozen=True)

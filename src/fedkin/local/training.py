@@ -294,12 +294,19 @@ def on_own_samples(
         shard.each(work, shard.chunks(ids, sizes, size))
 
 
-def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit: int = 2**22) -> dict[str, Tensor]:
+def evaluate_rows(
+    shard: Shard,
+    ids: np.ndarray,
+    rows: Tensor,
+    part: Part,
+    also: LookAtOutputs | None = None,
+    limit: int = 2**22,
+) -> dict[str, Tensor]:
     """Mean loss and the task's metrics of each client's model on its own samples.
 
     Returns {"loss": (k,), "count": (k,)}, every metric by its key, (k,), and for forecasts what `forecast_errors` says; a
     client without samples has zeros and count 0, and so has a metric without a value (`valued`). Of classes also `distinct_count`: how many its
-    model predicts at all.
+    model predicts at all. `also` looks at the same outputs.
     """
     sizes, forecast = getattr(shard, part).sizes[ids], shard.task.forecast
     names = ("loss", *shard.task.metric_keys, *forecast_names(shard.task))
@@ -310,6 +317,8 @@ def evaluate_rows(shard: Shard, ids: np.ndarray, rows: Tensor, part: Part, limit
         answer["distinct_count"] = torch.zeros(len(ids), dtype=torch.float64)
 
     def judge(chosen: np.ndarray, outputs: Tensor, targets: Tensor, real: Tensor) -> None:
+        if also is not None:
+            also(chosen, outputs, targets, real)
         pick = torch.as_tensor(chosen)
         stacked = outputs.flatten(0, 1), targets.flatten(0, 1)
         means = {"loss": loss_per_sample(*stacked), **per_sample(shard.task, *stacked)}

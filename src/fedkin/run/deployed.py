@@ -60,12 +60,13 @@ def moved(state: State, device: str) -> State:
 
 def whole_models(replies: Replies, state: State, setting: Setting) -> tuple[Tensor, Tensor]:
     """The clients' whole models (K, B) and counters (K, C); a client that failed keeps what the server has of it."""
-    counters = setting.spec.initial_counters().expand(len(setting), -1).clone()
+    clients = len(setting)
+    counters = setting.spec.initial_counters().expand(clients, -1).clone()
     counters[replies.ids] = replies["counters"]
     models = replies["model"].to(setting.spec.dtype)
-    if len(models) < len(setting):
+    if len(models) < clients:
         answered = models
-        models = torch.zeros((len(setting), setting.model.layout.width), dtype=setting.spec.dtype)
+        models = torch.zeros((clients, setting.model.layout.width), dtype=setting.spec.dtype)
         if "rows" in state.arrays:
             models.copy_(setting.completed(state.rows))
         models[replies.ids] = answered

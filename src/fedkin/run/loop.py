@@ -248,7 +248,8 @@ class Run:
 
     def _evaluate(self, last: bool) -> Record:
         started = time.perf_counter()
-        full = self.options.cohort_size(len(self.setting)) == len(self.setting)
+        clients = len(self.setting)
+        full = self.options.cohort_size(clients) == clients
         wants_post = last or self.options.post == "always" or (self.options.post == "auto" and full)
         if self.allowance is not None:  # every local training is paid for
             wants_post = last
@@ -258,7 +259,7 @@ class Run:
             replies = self._ask_everyone(when == "post", last) if paid else self.final["pre"]
             if "epsilon" in replies.arrays:
                 self.state = self.state.with_account(replies)
-            record[when] = per_client_metrics(replies.ids, replies.arrays, len(self.setting), self.parts)
+            record[when] = per_client_metrics(replies.ids, replies.arrays, clients, self.parts)
             if last:
                 self.final[when], self.told[when] = replies, record[when]
         self.evaluation_seconds += time.perf_counter() - started

@@ -53,8 +53,11 @@ def without_none(value: Any) -> Any:
     """TOML has no null: leave such entries out."""
     if not isinstance(value, dict):
         return value
-    told = {key: entry for key, entry in value.items() if entry is not None}
-    return told | {key: without_none(entry) for key, entry in told.items() if isinstance(entry, dict)}
+    told = {}
+    for key, entry in value.items():
+        if entry is not None:
+            told[key] = without_none(entry) if isinstance(entry, dict) else entry
+    return told
 
 
 def told_paths(out: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,8 +38,8 @@ def points_of(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]
     """The arrays "roc" (22,) and "calibration" (3, 10) of one client's outputs (n, C)."""
     chances = task.linked(outputs.double()).cpu().numpy()
     true = targets.cpu().numpy() if task.one_label else targets.reshape(outputs.shape).cpu().numpy()
-    found = {"roc": roc_points(chances, true), "calibration": calibration_points(chances, true)}
-    return {name: torch.from_numpy(points) for name, points in found.items()}
+    roc, calibration = roc_points(chances, true), calibration_points(chances, true)
+    return {"roc": torch.from_numpy(roc), "calibration": torch.from_numpy(calibration)}
 
 
 def roc_points(chances: np.ndarray, true: np.ndarray) -> np.ndarray:
@@ -78,5 +78,6 @@ def calibration_points(chances: np.ndarray, true: np.ndarray) -> np.ndarray:
         forecast, happened = chances.max(axis=1), chances.argmax(axis=1) == true
     place = np.clip((forecast * BINS).astype(int), 0, BINS - 1)
     count = np.bincount(place, minlength=BINS)
-    sums = [np.bincount(place, weights=each, minlength=BINS) for each in (forecast, happened)]
-    return np.asarray(np.clip(np.stack([count / len(forecast), *(each / np.maximum(count, 1) for each in sums)]), 0, 1))
+    said, came = np.bincount(place, forecast, BINS), np.bincount(place, happened, BINS)
+    shares = np.stack([count / len(forecast), said / np.maximum(count, 1), came / np.maximum(count, 1)])
+    return np.asarray(np.clip(shares, 0, 1))

@@ -167,7 +167,8 @@ def parse_loss(name: str) -> tuple[Loss, float | None]:
     The loss may be one that an installed package announces (`fedkin.plugins`) and registers under this name.
     """
     first, _, option = name.partition(":")
-    find("loss", first, LOSSES)
+    if first not in LOSSES:
+        find("loss", first, LOSSES)
     if first not in LOSSES:
         raise FedkinError(f'loss {first!r} is not registered; decorate the function: @fedkin.loss("{first}", …)')
     found = LOSSES[first]
@@ -197,7 +198,7 @@ def names_an_import(name: str) -> bool:
 
 def imported(name: str) -> Any:
     """The object "package.module:function"; None where a name is not of this form. Registrations happen by the import."""
-    if not names_an_import(name):
+    if ":" not in name or not names_an_import(name):
         return None
     module, _, attribute = name.rpartition(":")
     try:

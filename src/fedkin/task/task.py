@@ -152,12 +152,12 @@ class Task:
 
     # --- what the kind means; nothing outside of task/ asks for a kind, but for classes or what it needs to know -------
 
-    @property
+    @cached_property
     def one_label(self) -> bool:
         """A sample has one of several classes: targets are codes 0…C−1, outputs are logits of a softmax."""
         return self.kind == "classification"
 
-    @property
+    @cached_property
     def numeric(self) -> bool:
         """Targets are numbers, single or several."""
         return self.kind == "regression"
@@ -189,7 +189,7 @@ class Task:
 
     # --- shapes and numbers -------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def outputs(self) -> int:
         """How many numbers a model puts out per input: the classes, or the entries of a target."""
         return len(self.classes) if self.one_label else int(np.prod(self.output_shape, dtype=int))
@@ -215,7 +215,7 @@ class Task:
             return torch.ones((*shape, *self.output_shape), dtype=dtype)
         return ((turn[..., None] + torch.arange(self.outputs)) % 2).to(dtype)
 
-    @property
+    @cached_property
     def link(self) -> Link:
         """How outputs are read: as logits of classes or of columns, as logarithms of rates, or as they are."""
         from fedkin.task.losses import LINKS, described

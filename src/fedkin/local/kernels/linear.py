@@ -204,16 +204,14 @@ class LinearKernel:
         self, rows: Tensor, samples: Samples, plan: Plan, rate: float, shrink: float, push: Tensor | None
     ) -> Tensor:
         """Each client's steps w ← shrink·w − rate·∇f(w) + push (k, P), in place; return the sums of its losses, (k,)."""
-        parameters = self._flat(rows)
-        blocks = [tensor.contiguous() for tensor in parameters]  # in the rows they are strided: slower products
-        pushes = [] if push is None else [tensor.contiguous() for tensor in self._flat(push)]
+        parameters, half = self._flat(rows), len(self.layers)
+        blocks = list(map(Tensor.contiguous, parameters))  # in the rows they are strided: slower products
+        pushes = [] if push is None else list(map(Tensor.contiguous, self._flat(push)))
+        weights, biases = blocks[:half], blocks[half:]
         total, how = rows.new_zeros(len(rows)), (rate, shrink, self.form, self.bend, self.class_weight.to(rows))
-        half = len(self.layers)
         for x, y, index, share, steps, affine in samples.pieces(plan):
-            a = len(steps)
-            own = [block[:a] for block in blocks], [block[:a] for block in pushes]
-            total[:a] += chain.descend_chain(
-                own[0][:half], own[0][half:], own[1], self.activations, x, y, index, share, steps, *how, *affine
+            total[: len(steps)] += chain.descend_chain(
+                weights, biases, pushes, self.activations, x, y, index, share, steps, *how, *affine
             )
         for old, new in zip(parameters, blocks):
             old.copy_(new)
