@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -136,42 +136,17 @@ def study(
         bench.check(each)
     tell("local")
     alone = bench.run(alone_too)
-    cells, influence = [], {}
+    cells: list[Attempt] = []
+    influence: dict[tuple[str, str, int, str], np.ndarray] = {}
     for method, guarded in tried:
-        plain, guard = method.model_copy(update={"robust": None}), str(guarded.robust)
+        plain = method.model_copy(update={"robust": None})
         tell(f"{method.name}, no attack")
-        clean, guarded_clean = bench.run(plain), bench.run(guarded)
-        for count, who in hostile.items():
-            honest = np.setdiff1d(np.arange(len(federation)), who)
-            for how in hows:
-                tell(f"{method.name}, {how.name}, {count} of {len(federation)}")
-                found = {kind: bench.tried(m, how, who) for kind, m in (("attacked", plain), ("guarded", guarded))}
-                results = {kind: result for kind, result in found.items() if isinstance(result, Result)}
-                for kind, result in results.items():
-                    if result.influence is not None:
-                        influence[method.name, how.name, count, kind] = result.influence
-                scores = {kind: mean_of(result, honest) for kind, result in results.items()}
-                runs = {"clean": clean, **results}
-                cells.append(
-                    Attempt(
-                        method.name,
-                        method.title,
-                        how.name,
-                        count,
-                        options.seed,
-                        clean=mean_of(clean, honest),
-                        alone=mean_of(alone, honest),
-                        attacked=scores.get("attacked"),
-                        guarded=scores.get("guarded"),
-                        robust=guard,
-                        guarded_clean=mean_of(guarded_clean, honest),
-                        losses={kind: bench.loss(result, honest) for kind, result in runs.items()},
-                        backdoor={kind: bench.fooled(result, honest) for kind, result in runs.items()}
-                        if how.samples == "backdoor"
-                        else {},
-                        broke=next((why for why in found.values() if isinstance(why, str)), ""),
-                    )
-                )
+        unharmed = {"alone": alone, "clean": bench.run(plain), "guarded_clean": bench.run(guarded)}
+        for (count, who), how in itertools.product(hostile.items(), hows):
+            tell(f"{method.name}, {how.name}, {count} of {len(federation)}")
+            cell, shaped = bench.attempt(plain, guarded, unharmed, how, who)
+            cells.append(cell)
+            influence |= {(method.name, how.name, count, kind): matrix for kind, matrix in shaped.items()}
     named = {count: tuple(federation.names[k] for k in who) for count, who in hostile.items()}
     return Study(tuple(cells), influence, federation.names, named, alone.metric)
 
@@ -196,6 +171,36 @@ class Bench:
 
     def run(self, algorithm: Algorithm) -> Result:
         return make_run(self.federation, self.model, algorithm, self.options, self.graph).run()
+
+    def attempt(
+        self, plain: Algorithm, guarded: Algorithm, unharmed: Mapping[str, Result], how: Attack, hostile: np.ndarray
+    ) -> tuple[Attempt, dict[str, np.ndarray]]:
+        """One attack on a method without and with its defence, and who shaped whom in these two runs.
+
+        `unharmed` are results without attackers: of Local ("alone"), of the method ("clean") and with its defence ("guarded_clean").
+        """
+        honest = np.setdiff1d(np.arange(len(self.federation)), hostile)
+        found = {"attacked": self.tried(plain, how, hostile), "guarded": self.tried(guarded, how, hostile)}
+        results = {kind: result for kind, result in found.items() if isinstance(result, Result)}
+        runs = {"clean": unharmed["clean"], **results}
+        fooled = {kind: self.fooled(run, honest) for kind, run in runs.items()} if how.samples == "backdoor" else {}
+        cell = Attempt(
+            plain.name,
+            plain.title,
+            how.name,
+            len(hostile),
+            self.options.seed,
+            clean=mean_of(unharmed["clean"], honest),
+            alone=mean_of(unharmed["alone"], honest),
+            attacked=mean_of(results["attacked"], honest) if "attacked" in results else None,
+            guarded=mean_of(results["guarded"], honest) if "guarded" in results else None,
+            robust=str(guarded.robust),
+            guarded_clean=mean_of(unharmed["guarded_clean"], honest),
+            losses={kind: self.loss(run, honest) for kind, run in runs.items()},
+            backdoor=fooled,
+            broke=next((why for why in found.values() if isinstance(why, str)), ""),
+        )
+        return cell, {kind: run.influence for kind, run in results.items() if run.influence is not None}
 
     def tried(self, algorithm: Algorithm, attack: Attack, hostile: np.ndarray) -> Result | str:
         """The result, or why the run broke off."""

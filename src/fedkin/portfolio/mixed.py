@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,19 @@ class HeldOut:
         return found["value"].numpy(), found["slopes"].numpy(), found["curvature"].numpy()
 
 
+@dataclass(frozen=True)
+class Heard:
+    """What the members say of one client's held-out samples, and how its kin's mean is made."""
+
+    outputs: np.ndarray
+    """(n, M, C)."""
+    group: np.ndarray
+    """By which of them others are judged, (n,): the fold, or every other one where there is a single fold."""
+    y: np.ndarray
+    shares: np.ndarray
+    """Of its own estimator and its peers', (1 + p,), by all of its samples."""
+
+
 class Fits:
     """Every client's estimator, fitted to all of its samples and without each fold, and what they say of each other's."""
 
@@ -95,6 +110,32 @@ class Fits:
             return np.asarray(np.minimum(-np.log(np.maximum(chance, 1e-12)), CAP))
         return np.asarray(((outputs - y.reshape(len(y), -1)) ** 2).mean(axis=-1))
 
+    @property
+    def groups(self) -> int:
+        return self.used if self.used > 1 else 2
+
+    def heard(self, k: int, whole: Sequence[Any], peers: np.ndarray) -> Heard:
+        """What the members say of client k's held-out samples: `whole` are all clients' estimators, of which `peers` (p,) visit it."""
+        (x, y), fold, sizes = self.samples[k], self.fold[k], self.clients.train.sizes
+        visiting = np.stack([self.said(whole[j], x, int(sizes[j])) for j in peers])
+        each = self.losses(visiting, y)
+
+        def weights(rows: np.ndarray) -> np.ndarray:
+            """A_k (1 + p), own first, from the losses on these samples."""
+            mean, noise = judged_losses(torch.from_numpy(each[:, rows]))
+            return kin_weights(mean[None].numpy(), noise[None].numpy(), sizes[peers][None], sizes[k : k + 1])[0]
+
+        found = np.zeros((len(y), len(MEMBERS), visiting.shape[2]))
+        for number in range(self.used):
+            out, rest = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
+            if len(out) and len(rest):
+                own = self.said(self.fit(k, rest, number), x[out], len(rest))
+                everyone = np.concatenate([own[None], visiting[:, out]])
+                found[out] = np.stack([own, np.tensordot(weights(rest), everyone, 1), everyone.mean(axis=0)], axis=1)
+        held = np.flatnonzero(fold >= 0) if len(y) > 1 else np.arange(0)
+        group = fold[held] if self.used > 1 else np.arange(len(held)) % self.groups
+        return Heard(found[held], group, y[held], weights(np.arange(len(y))))
+
     def peers(self) -> np.ndarray:
         """Whose estimators visit a client, (K, p): where there are many, those whose inputs go with targets as its own."""
         size = len(self.clients)
@@ -120,46 +161,19 @@ def mixed(
     """
     begun = time.perf_counter()
     count, used = cut
-    size, classes = len(clients), clients.task.outputs if clients.task.classes else 0
+    size, sizes, classes = len(clients), clients.train.sizes, clients.task.outputs if clients.task.classes else 0
     fits = Fits(clients, spec, options.seed, count, used)
     whole = [fits.fit(k, np.arange(len(fold)), used) for k, fold in enumerate(fits.fold)]
     watch("local", 1, 2)
-    peers, sizes = fits.peers(), clients.train.sizes
-    groups = used if used > 1 else 2
-    outputs, shares, group = [], [], []
-    for k, (x, y) in enumerate(fits.samples):
-        visiting = np.stack([fits.said(whole[j], x, int(sizes[j])) for j in peers[k]])
-        each = fits.losses(visiting, y)
-
-        def weights(rows: np.ndarray, each: np.ndarray = each, k: int = k) -> np.ndarray:
-            """A_k (1 + p), own first, from the losses on these samples."""
-            mean, noise = judged_losses(torch.from_numpy(each[:, rows]))
-            return kin_weights(mean[None].numpy(), noise[None].numpy(), sizes[peers[k]][None], sizes[k : k + 1])[0]
-
-        shares.append(weights(np.arange(len(y))))
-        found = np.zeros((len(y), len(MEMBERS), visiting.shape[2]))
-        for number in range(used):
-            out_ids, rest = (np.flatnonzero(test) for test in (fits.fold[k] == number, fits.fold[k] != number))
-            if len(out_ids) and len(rest):
-                own = fits.said(fits.fit(k, rest, number), x[out_ids], len(rest))
-                everyone = np.concatenate([own[None], visiting[:, out_ids]])
-                found[out_ids] = np.stack(
-                    [own, np.tensordot(weights(rest), everyone, 1), everyone.mean(axis=0)], axis=1
-                )
-        held = np.flatnonzero(fits.fold[k] >= 0) if len(y) > 1 else np.arange(0)
-        outputs.append(found[held])
-        group.append((fits.fold[k][held] if used > 1 else np.arange(len(held)) % groups, y[held]))
+    peers = fits.peers()
+    heard = [fits.heard(k, whole, peers[k]) for k in range(size)]
     watch("local", 2, 2)
-    judged = [effective_samples(torch.from_numpy(y), bool(classes)) for _, y in group]
-    sums = HeldOut(_evidence(outputs, group, bool(classes)), np.array(judged), bool(classes), groups)
+    judged = [effective_samples(torch.from_numpy(each.y), bool(classes)) for each in heard]
+    sums = HeldOut(_evidence(heard, bool(classes)), np.array(judged), bool(classes), fits.groups)
     weighed = weigh(sums, np.ones(len(MEMBERS)), bool(classes), np.zeros((size, len(MEMBERS))))
     alone = weighed.gain < CAUTION * weighed.error
-    blend = torch.zeros((size, size), dtype=torch.float64)
-    for k in range(size):
-        reach = torch.tensor([k, *peers[k]])
-        w = np.array([1.0, 0, 0]) if alone[k] else weighed.personal[k]
-        blend[k, reach] = torch.from_numpy(w[1] * shares[k] + w[2] / len(reach))
-        blend[k, k] += w[0]
+    shares = np.stack([each.shares for each in heard])
+    blend = _blended(np.where(alone[:, None], [1.0, 0, 0], weighed.personal), shares, peers)
     models = Blends(clients.names, dict(zip(clients.names, whole)), blend, sizes, classes)
     own_models = Blends(clients.names, models.fitted, torch.eye(size, dtype=torch.float64), sizes, classes)
     tests = {name: tested(clients, own) for name, own in (("together", models), ("alone", own_models))}
@@ -177,7 +191,7 @@ def mixed(
         metrics=dict.fromkeys(("pre", "post", "deployed"), tests["together"]),
         history=History(clients.names, [record | spent]),
         config={**config, "algorithm": {"name": "auto", "effort": effort}},
-        extras={BLENDS: blend, "kin_peers": torch.from_numpy(peers), "kin_weights": torch.from_numpy(np.stack(shares))},
+        extras={BLENDS: blend, "kin_peers": torch.from_numpy(peers), "kin_weights": torch.from_numpy(shares)},
         label_counts=roster.label_counts,
         notes=roster.notes,
         facts={
@@ -192,9 +206,20 @@ def mixed(
     return result
 
 
-def _evidence(outputs: list[np.ndarray], group: list[tuple[np.ndarray, np.ndarray]], classes: bool) -> Evidence:
-    """What the members say of the clients' held-out samples, (n_k, M, C) each, padded: log p of classes, or numbers."""
-    longest = max(1, *map(len, outputs))
+def _blended(weights: np.ndarray, shares: np.ndarray, peers: np.ndarray) -> torch.Tensor:
+    """How much of each client's estimator every client deploys, (K, K): members at `weights` (K, 3), kin's at `shares` (K, 1 + p)."""
+    size = len(weights)
+    blend = torch.zeros((size, size), dtype=torch.float64)
+    for k, (own, kin, everyone) in enumerate(weights):
+        reach = torch.tensor([k, *peers[k]])
+        blend[k, reach] = torch.from_numpy(kin * shares[k] + everyone / len(reach))
+        blend[k, k] += own
+    return blend
+
+
+def _evidence(heard: Sequence[Heard], classes: bool) -> Evidence:
+    """What the members say of all clients' held-out samples, padded: log p of classes, or numbers."""
+    longest = max(1, *(len(each.y) for each in heard))
 
     def padded(parts: list[np.ndarray]) -> torch.Tensor:
         found = np.zeros((len(parts), longest, *parts[0].shape[1:]), dtype=parts[0].dtype)
@@ -202,13 +227,12 @@ def _evidence(outputs: list[np.ndarray], group: list[tuple[np.ndarray, np.ndarra
             found[place, : len(part)] = part
         return torch.from_numpy(found)
 
-    spoken = padded(outputs)
-    real = padded([np.ones(len(part), dtype=bool) for part in outputs])
+    spoken = padded([each.outputs for each in heard])
     return Evidence(
         torch.log(spoken.clamp(min=1e-12)) if classes else spoken,
-        padded([y for _, y in group]),
-        real,
-        padded([fold.astype(np.int64) for fold, _ in group]),
+        padded([each.y for each in heard]),
+        padded([np.ones(len(each.y), dtype=bool) for each in heard]),
+        padded([each.group.astype(np.int64) for each in heard]),
     )
 
 
