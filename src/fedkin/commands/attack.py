@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from fedkin.commands import flags
 
 if TYPE_CHECKING:
@@ -18,34 +16,31 @@ METHODS = ("fedavg", "fedpnp", "fedu", "dfedu", "fedcedar")
 """What is attacked unless methods are named."""
 
 
-def _option(name: str, help: str, panel: str, **more: Any) -> Any:
-    return typer.Option(name, help=help, rich_help_panel=panel, show_default=False, **more)
-
-
 @flags.take_settings
 def attack(
     given: dict[str, Any],
     algorithms: Annotated[
         str | None,
-        _option("--algorithms", f"methods, separated by commas (default: {','.join(METHODS)})", flags.METHOD),
+        flags.option("--algorithms", f"methods, separated by commas (default: {','.join(METHODS)})", flags.METHOD),
     ] = None,
     attacks: Annotated[
         str | None,
-        _option(
+        flags.option(
             "--attacks",
             "separated by commas (default: all): sign-flip, large-norm, alie, ipm, label-flip, backdoor, free-rider",
             flags.METHOD,
         ),
     ] = None,
     attackers: Annotated[
-        str | None, _option("--attackers", "how many clients attack, or a list such as 1,4 (default: 1)", flags.METHOD)
+        str | None,
+        flags.option("--attackers", "how many clients attack, or a list such as 1,4 (default: 1)", flags.METHOD),
     ] = None,
     robust: Annotated[
-        str | None, _option("--robust", "the defence (default: what each method recommends)", flags.METHOD)
+        str | None, flags.option("--robust", "the defence (default: what each method recommends)", flags.METHOD)
     ] = None,
     out: Annotated[
         Path | None,
-        _option("--out", "folder for attack.json and pictures of who was reached by whom", flags.OUTPUT, metavar="DIR"),
+        flags.out_folder("folder for attack.json and pictures of who was reached by whom"),
     ] = None,
     json: flags.Json = None,
 ) -> None:

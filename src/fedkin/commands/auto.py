@@ -21,16 +21,7 @@ CLIENTS_SHOWN = 50
 WIDE = 110
 """Columns of a terminal in which a client needs one line."""
 
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        help="folder for the result and its report (default: a new one in runs/)",
-        rich_help_panel=flags.OUTPUT,
-        metavar="DIR",
-        show_default=False,
-    ),
-]
+Out = Annotated[Path | None, flags.out_folder("folder for the result and its report (default: a new one in runs/)")]
 
 
 @flags.take_settings

@@ -24,26 +24,16 @@ def compare(
     given: dict[str, Any],
     algorithms: Annotated[
         str | None,
-        flags.option(
-            "--algorithms",
-            help="methods, separated by commas (default: all that fit)",
-            panel=flags.METHOD,
-            metavar="A,B,C",
-        ),
+        flags.option("--algorithms", "methods, separated by commas (default: all that fit)", flags.METHOD, "A,B,C"),
     ] = None,
     seeds: Annotated[
         str | None,
-        flags.option("--seeds", help="how many seeds, or a list such as 1,2,5 (default: 1)", panel=flags.RUN),
+        flags.option("--seeds", "how many seeds, or a list such as 1,2,5 (default: 1)", flags.RUN),
     ] = None,
-    robust: flags.Robust = None,
+    robust: flags.Guard = None,
     out: Annotated[
         Path | None,
-        flags.option(
-            "--out",
-            help="keep every run in DIR; finished ones are not trained again",
-            panel=flags.OUTPUT,
-            metavar="DIR",
-        ),
+        flags.out_folder("keep every run in DIR; finished ones are not trained again"),
     ] = None,
     json: flags.Json = None,
 ) -> None:

@@ -26,157 +26,136 @@ def _existing(folder: Path) -> Path:
     return folder if folder.exists() else _existing(folder.parent)
 
 
-def option(*names: str, help: str, panel: str, **more: Any) -> Any:
+def option(name: str, help: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
     """A flag of a panel of the help; its default is told by its words, if at all."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
+    return typer.Option(name, help=help, rich_help_panel=panel, metavar=metavar, show_default=False, **more)
 
 
-Data = Annotated[
-    str | None, option("--data", help="a data set, see: fedkin data list; or package.module:set", panel=DATA)
-]
-NumClients = Annotated[int | None, option("--clients", help="how many clients", panel=DATA)]
+def out_folder(help: str) -> Any:
+    """The flag --out of a command that fills a folder."""
+    return option("--out", help, OUTPUT, "DIR")
+
+
+Data = Annotated[str | None, option("--data", "a data set, see: fedkin data list; or package.module:set", DATA)]
+NumClients = Annotated[int | None, option("--clients", "how many clients", DATA)]
 Partition = Annotated[
     str | None,
-    option("--partition", help="who holds what: natural, iid, dirichlet:0.3, labels:2, shards:2, …", panel=DATA),
+    option("--partition", "who holds what: natural, iid, dirichlet:0.3, labels:2, shards:2, …", DATA),
 ]
-Csv = Annotated[Path | None, option("--csv", help="a table of your own (CSV, Excel or Parquet)", panel=DATA)]
-Client = Annotated[str | None, option("--client", help="the table's column that names the client", panel=DATA)]
-Target = Annotated[str | None, option("--target", help="the table's column to predict", panel=DATA)]
-DropFlag = Annotated[list[str] | None, option("--drop", help="a column to leave out (repeatable)", panel=DATA)]
-Keep = Annotated[list[str] | None, option("--keep", help="use these columns only (repeatable)", panel=DATA)]
-IdColumn = Annotated[str | None, option("--id", help="a column that names the rows; no input", panel=DATA)]
+Csv = Annotated[Path | None, option("--csv", "a table of your own (CSV, Excel or Parquet)", DATA)]
+Client = Annotated[str | None, option("--client", "the table's column that names the client", DATA)]
+Target = Annotated[str | None, option("--target", "the table's column to predict", DATA)]
+DropFlag = Annotated[list[str] | None, option("--drop", "a column to leave out (repeatable)", DATA)]
+Keep = Annotated[list[str] | None, option("--keep", "use these columns only (repeatable)", DATA)]
+IdColumn = Annotated[str | None, option("--id", "a column that names the rows; no input", DATA)]
 DateColumn = Annotated[
     list[str] | None,
-    option("--date", help="a column of dates: year, month, weekday, days since (repeatable)", panel=DATA),
+    option("--date", "a column of dates: year, month, weekday, days since (repeatable)", DATA),
 ]
 MissingValue = Annotated[
     list[str] | None,
-    option("--missing", help="a cell that means missing, for example -999 (repeatable)", panel=DATA, metavar="VALUE"),
+    option("--missing", "a cell that means missing, for example -999 (repeatable)", DATA, "VALUE"),
 ]
-Sep = Annotated[str | None, option("--sep", help="the separator of a CSV file (default: ,)", panel=DATA)]
-Encoding = Annotated[str | None, option("--encoding", help="of a CSV file, for example latin-1", panel=DATA)]
+Sep = Annotated[str | None, option("--sep", "the separator of a CSV file (default: ,)", DATA)]
+Encoding = Annotated[str | None, option("--encoding", "of a CSV file, for example latin-1", DATA)]
 Decimal = Annotated[
-    str | None, option("--decimal", help="what stands before decimals in the table (default: a point)", panel=DATA)
+    str | None, option("--decimal", "what stands before decimals in the table (default: a point)", DATA)
 ]
-TargetKind = Annotated[
-    str | None, option("--task", help="the target is: classification, regression or counts", panel=DATA)
-]
+TargetKind = Annotated[str | None, option("--task", "the target is: classification, regression or counts", DATA)]
 DataSeed = Annotated[
     int | None,
-    option("--data-seed", help="fix partition and splits while --seed varies (default: --seed)", panel=DATA),
+    option("--data-seed", "fix partition and splits while --seed varies (default: --seed)", DATA),
 ]
-Model = Annotated[
-    str | None, option("--model", help="network, for example mlr or mlp:100,100 (default: mlp)", panel=METHOD)
-]
+Model = Annotated[str | None, option("--model", "network, for example mlr or mlp:100,100 (default: mlp)", METHOD)]
 FrozenFlag = Annotated[
     list[str] | None,
-    option(
-        "--frozen",
-        help="tensors that nobody trains, kept once: backbone.* (repeatable)",
-        panel=METHOD,
-        metavar="PATTERN",
-    ),
+    option("--frozen", "tensors that nobody trains, kept once: backbone.* (repeatable)", METHOD, "PATTERN"),
 ]
 PrivateFlag = Annotated[
     list[str] | None,
-    option(
-        "--private",
-        help="tensors that never leave their client: *.lora_B (repeatable)",
-        panel=METHOD,
-        metavar="PATTERN",
-    ),
+    option("--private", "tensors that never leave their client: *.lora_B (repeatable)", METHOD, "PATTERN"),
 ]
 CacheFlag = Annotated[
     str | None,
-    option(
-        "--cache-features",
-        help="keep what frozen first layers make of samples: auto, off (default: auto)",
-        panel=METHOD,
-    ),
+    option("--cache-features", "keep what frozen first layers make of samples: auto, off (default: auto)", METHOD),
 ]
 Graph = Annotated[
     str | None,
-    option("--graph", help="graph between clients: knn:5, labels, FILE.csv, FILE.parquet, FILE.npz, …", panel=METHOD),
+    option("--graph", "graph between clients: knn:5, labels, FILE.csv, FILE.parquet, FILE.npz, …", METHOD),
 ]
 Assign = Annotated[
     list[str] | None,
-    option(
-        "--set", help="a parameter, for example lr=0.1 or fedprox.mu=1 (repeatable)", panel=METHOD, metavar="KEY=VALUE"
-    ),
+    option("--set", "a parameter, for example lr=0.1 or fedprox.mu=1 (repeatable)", METHOD, "KEY=VALUE"),
 ]
 LossFlag = Annotated[
     str | None,
-    option("--loss", help="what is minimised: focal:2, mae, huber:1, quantile:0.9, poisson, …", panel=LEARNING),
+    option("--loss", "what is minimised: focal:2, mae, huber:1, quantile:0.9, poisson, …", LEARNING),
 ]
 ClassWeight = Annotated[
     str | None,
-    option("--class-weight", help="balanced, one per class (1,5), or by label (died=5)", panel=LEARNING),
+    option("--class-weight", "balanced, one per class (1,5), or by label (died=5)", LEARNING),
 ]
 LabelSmoothing = Annotated[
-    float | None, option("--label-smoothing", help="share of a label spread over all classes", panel=LEARNING)
+    float | None, option("--label-smoothing", "share of a label spread over all classes", LEARNING)
 ]
 AugmentFlag = Annotated[
-    str | None, option("--augment", help="random changes of training images: crop:4+flip, mixup:0.2", panel=LEARNING)
+    str | None, option("--augment", "random changes of training images: crop:4+flip, mixup:0.2", LEARNING)
 ]
 MetricFlag = Annotated[
     list[str] | None,
-    option("--metric", help="auroc, f1, brier, mae, … (repeatable, or separated by commas)", panel=LEARNING),
+    option("--metric", "auroc, f1, brier, mae, … (repeatable, or separated by commas)", LEARNING),
 ]
 HeadlineFlag = Annotated[
-    str | None, option("--headline", help="the metric that tables speak of (default: the first)", panel=LEARNING)
+    str | None, option("--headline", "the metric that tables speak of (default: the first)", LEARNING)
 ]
 PrivacyTable = Annotated[
     str | None,
     option(
         "--privacy",
-        help="differential privacy: level=sample,epsilon=6,delta=1e-5,clip=1.0 (docs/private-training.md)",
-        panel=LEARNING,
-        metavar="TABLE",
+        "differential privacy: level=sample,epsilon=6,delta=1e-5,clip=1.0 (docs/private-training.md)",
+        LEARNING,
+        "TABLE",
     ),
 ]
 InsecureSeed = Annotated[
     int | None,
-    option("--insecure-noise-seed", help="for tests: noise of --privacy that anybody can draw again", panel=LEARNING),
+    option("--insecure-noise-seed", "for tests: noise of --privacy that anybody can draw again", LEARNING),
 ]
-Robust = Annotated[
+Guard = Annotated[
     str | None,
     option(
         "--robust",
-        help="guard methods that mix rows against hostile clients: clip, trimmed, median, norm, evidence, … "
+        "guard methods that mix rows against hostile clients: clip, trimmed, median, norm, evidence, … "
         "(docs/robustness.md)",
-        panel=METHOD,
-        metavar="NAME",
+        METHOD,
+        "NAME",
     ),
 ]
-Rounds = Annotated[int | None, option("--rounds", help="rounds to train (default: 50)", panel=RUN)]
-Fraction = Annotated[float | None, option("--fraction", help="share of clients per round (default: 1.0)", panel=RUN)]
-Seed = Annotated[int | None, option("--seed", help="seed of all random numbers (default: 0)", panel=RUN)]
-EvalEvery = Annotated[int | None, option("--eval-every", help="evaluate every so many rounds", panel=RUN)]
+Rounds = Annotated[int | None, option("--rounds", "rounds to train (default: 50)", RUN)]
+Fraction = Annotated[float | None, option("--fraction", "share of clients per round (default: 1.0)", RUN)]
+Seed = Annotated[int | None, option("--seed", "seed of all random numbers (default: 0)", RUN)]
+EvalEvery = Annotated[int | None, option("--eval-every", "evaluate every so many rounds", RUN)]
 RangeTest = Annotated[
     bool | None,
-    option("--range-test", help="try other rates, and Adam, on a fold first; train as does best there", panel=RUN),
+    option("--range-test", "try other rates, and Adam, on a fold first; train as does best there", RUN),
 ]
-Dtype = Annotated[str | None, option("--dtype", help="float32 or float64 (default: float32)", panel=RUN)]
+Dtype = Annotated[str | None, option("--dtype", "float32 or float64 (default: float32)", RUN)]
 DeviceFlag = Annotated[
-    str | None, option("--device", help="where clients compute: cpu, cuda, cuda:1, mps, auto (default: cpu)", panel=RUN)
+    str | None, option("--device", "where clients compute: cpu, cuda, cuda:1, mps, auto (default: cpu)", RUN)
 ]
-PrecisionFlag = Annotated[
-    str | None, option("--precision", help="float32 or bfloat16-mixed (default: float32)", panel=RUN)
-]
+PrecisionFlag = Annotated[str | None, option("--precision", "float32 or bfloat16-mixed (default: float32)", RUN)]
 RowsPath = Annotated[
     Path | None,
-    option("--rows-file", help="keep the server's rows in this file, not in memory (fedu)", panel=RUN, metavar="FILE"),
+    option("--rows-file", "keep the server's rows in this file, not in memory (fedu)", RUN, "FILE"),
 ]
-Engine = Annotated[
-    str | None, option("--engine", help="who runs the clients: in_process, ray (default: in_process)", panel=RUN)
-]
+Engine = Annotated[str | None, option("--engine", "who runs the clients: in_process, ray (default: in_process)", RUN)]
 RayAddress = Annotated[
     str | None,
-    option("--ray-address", help="join this Ray cluster (default: start one here)", panel=RUN, metavar="ADDRESS"),
+    option("--ray-address", "join this Ray cluster (default: start one here)", RUN, "ADDRESS"),
 ]
 Json = Annotated[
     Path | None,
-    option("--json", help="write everything a program needs", panel=OUTPUT, metavar="FILE", callback=_writable),
+    option("--json", "write everything a program needs", OUTPUT, "FILE", callback=_writable),
 ]
 SettingsFile = Annotated[
     Path | None, typer.Argument(help="settings (TOML); flags override them", metavar="FILE.toml", show_default=False)

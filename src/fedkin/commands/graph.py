@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fedkin.graphs import ClientGraph
 
-Panel = Callable[["ClientGraph", "Axes"], None]
+Drawing = Callable[["ClientGraph", "Axes"], None]
 app = typer.Typer(help="Graphs between clients: build one for a data set, look at one.")
 Plot = Annotated[
     Path | None, typer.Option("--plot", help="draw it (.png, .svg, .pdf)", metavar="FILE.png", show_default=False)
@@ -159,7 +159,7 @@ def graph_numbers(graph: ClientGraph) -> dict[str, Any]:
     }
 
 
-def _present(graph: ClientGraph, plot: Path | None, json: Path | None, response: Panel, **more: Any) -> None:
+def _present(graph: ClientGraph, plot: Path | None, json: Path | None, response: Drawing, **more: Any) -> None:
     from fedkin.commands import show
     from fedkin.files import write_json
 
@@ -222,11 +222,11 @@ def _response(graph: ClientGraph, ax: Axes, denoiser: str = "soft", strengths: S
     ax.set_title(f"what the filter {denoiser!r} keeps")
 
 
-PANELS: tuple[Panel, ...] = (_network, _spectrum, _degrees)
+PANELS: tuple[Drawing, ...] = (_network, _spectrum, _degrees)
 """What `--plot` draws, from left to right, before the response of a filter."""
 
 
-def draw(graph: ClientGraph, path: Path, panels: Sequence[Panel]) -> None:
+def draw(graph: ClientGraph, path: Path, panels: Sequence[Drawing]) -> None:
     """One figure with all panels, written to a file."""
     from matplotlib.figure import Figure
 

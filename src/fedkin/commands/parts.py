@@ -14,7 +14,7 @@ from fedkin.run.model import model_of_run
 from fedkin.run.options import Options
 from fedkin.streams import Streams
 
-SHOWN = 6
+NAMES_TOLD = 6
 """Names of tensors that a line shows."""
 
 
@@ -54,5 +54,5 @@ def explained_model(federation: Federation, model: ModelLike, method: Algorithm,
 
 
 def _told(names: Sequence[str], count: int) -> str:
-    more = f", … {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{count:,} numbers in {len(names)} tensors ({', '.join(names[:SHOWN])}{more})" if names else "nothing"
+    more = f", … {len(names) - NAMES_TOLD} more" if len(names) > NAMES_TOLD else ""
+    return f"{count:,} numbers in {len(names)} tensors ({', '.join(names[:NAMES_TOLD])}{more})" if names else "nothing"

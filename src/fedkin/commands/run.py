@@ -25,37 +25,27 @@ def run(
     given: dict[str, Any],
     algorithm: Annotated[
         str | None,
-        flags.option("--algorithm", help="the method, see: fedkin algorithms (default: fedavg)", panel=flags.METHOD),
+        flags.option("--algorithm", "the method, see: fedkin algorithms (default: fedavg)", flags.METHOD),
     ] = None,
-    robust: flags.Robust = None,
+    robust: flags.Guard = None,
     rows_file: flags.RowsPath = None,
     out: Annotated[
         Path | None,
-        flags.option(
-            "--out",
-            help="folder for checkpoints and result (default: a new one in runs/)",
-            panel=flags.OUTPUT,
-            metavar="DIR",
-        ),
+        flags.out_folder("folder for checkpoints and result (default: a new one in runs/)"),
     ] = None,
     start: Annotated[
         Path | None,
-        flags.option(
-            "--from", help="begin from the rows of this run, where shapes agree", panel=flags.RUN, metavar="RUN"
-        ),
+        flags.option("--from", "begin from the rows of this run, where shapes agree", flags.RUN, "RUN"),
     ] = None,
     json: flags.Json = None,
     tensorboard: Annotated[
         Path | None,
-        flags.option("--tensorboard", help="write scalars for TensorBoard", panel=flags.OUTPUT, metavar="DIR"),
+        flags.option("--tensorboard", "write scalars for TensorBoard", flags.OUTPUT, "DIR"),
     ] = None,
     track: Annotated[
         list[str] | None,
         flags.option(
-            "--track",
-            help="tell mlflow, wandb, trackio or tensorboard; wandb:project (repeatable)",
-            panel=flags.OUTPUT,
-            metavar="NAME",
+            "--track", "tell mlflow, wandb, trackio or tensorboard; wandb:project (repeatable)", flags.OUTPUT, "NAME"
         ),
     ] = None,
     explain: Annotated[

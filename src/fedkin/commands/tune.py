@@ -19,7 +19,7 @@ def tune(
     given: dict[str, Any],
     algorithm: Annotated[
         str | None,
-        flags.option("--algorithm", help="the method, see: fedkin algorithms (default: fedavg)", panel=flags.METHOD),
+        flags.option("--algorithm", "the method, see: fedkin algorithms (default: fedavg)", flags.METHOD),
     ] = None,
     trials: Annotated[
         int | None,
@@ -39,11 +39,8 @@ def tune(
     ] = 1,
     out: Annotated[
         Path | None,
-        flags.option(
-            "--out",
-            help="folder for trials, plot and best.toml (default: a new one in runs/); the same command goes on there",
-            panel=flags.OUTPUT,
-            metavar="DIR",
+        flags.out_folder(
+            "folder for trials, plot and best.toml (default: a new one in runs/); the same command goes on there"
         ),
     ] = None,
     json: flags.Json = None,

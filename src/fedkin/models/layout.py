@@ -124,11 +124,6 @@ class Layout:
         return chosen
 
     @cached_property
-    def norm_columns(self) -> Tensor:
-        """The columns of batch-norm weights, biases and running statistics, as a boolean (B,) mask."""
-        return self.mask(self.norms)
-
-    @cached_property
     def variance_columns(self) -> Tensor:
         """The columns of running variances, which must stay positive, as a boolean (B,) mask."""
         return self.mask(tuple(s.name for s in self.buffers if s.name.endswith("running_var") and s.name in self.norms))
