@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from html import escape, unescape
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from fedkin.commands.auto import clients_table
 from fedkin.portfolio.contender import Auto
 from fedkin.portfolio.effort import EFFORTS
 from fedkin.portfolio.progress import Done
+from fedkin.result.verdict import sentence
 
 from .conftest import sites
 
@@ -77,6 +80,20 @@ def test_the_page_says_who_does_better_together_and_holds_it_against_training_al
     assert "alone it is" in page  # gains over Local, though no run of Local was given
     for name in NAMES[:4]:
         assert f'<th scope="row">{name}</th>' in page
+
+
+def test_the_page_and_the_terminal_say_the_same_of_every_client(run: Path, result: Result) -> None:
+    """As a comparison's do (tests/comparison): alone, together, the gain to expect; and the same headline."""
+    page = result.report(run.parent / "same.html").read_text()
+    terminal = {str(column.header): list(column.cells) for column in clients_table(result, 120).columns}
+    rows = re.findall(r'<tr><th scope="row">.*?</tr>', page[page.index('id="together"') :])
+    assert escape(sentence(result)) in page
+    for k, row in enumerate(rows[: len(NAMES)]):
+        name, n, alone, together, gain, *_ = re.findall(r">([^<>]+)</t[hd]>", row)
+        assert (unescape(name), n) == (terminal["client"][k], terminal["n"][k])
+        assert (alone, together) == (f"{terminal['alone'][k]} %", f"{terminal['together'][k]} %")
+        assert unescape(gain) == terminal["gain"][k]
+    assert len(rows) >= len(NAMES)
 
 
 def test_predictions_are_those_of_the_combined_model(run: Path, result: Result, table: Path, tmp_path: Path) -> None:

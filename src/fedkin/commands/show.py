@@ -63,59 +63,55 @@ def facts(rows: dict[str, Any]) -> Table:
 def comparison_table(comparison: Comparison) -> Table:
     """Per method, averaged over seeds: the headline metric over clients, its tails, gains, pre and post, cost."""
     from fedkin.reports.wording import human_bytes
+
+    lines, metric = comparison.lines, comparison.results[0].task.headline_metric
+    seeds = max(len(line.seeds) for line in lines)
+    rows = []
+    for line in lines:
+        own = line.deployed
+        cells = {
+            "method": line.algorithm + ("" if line.algorithm in comparison.listed else " *"),
+            metric.heading: f"{metric.number(own['mean'])} ± {metric.number(own['std'])}",
+            "± seeds": metric.number(line.seed_std),
+            "best 5 %": metric.number(own["best5"]),
+            "worst 5 %": metric.number(own["worst5"]),
+            "gained/lost": "–" if line.is_alone else f"{line.gained} / {line.lost}",
+            "pre": metric.number(line.pre["mean"]),
+            "post": metric.number(line.post["mean"]),
+            "exchanged": human_bytes(line.bytes),
+            "s": f"{line.seconds:.1f}",
+        }
+        if seeds == 1:
+            del cells["± seeds"]
+        rows.append(cells)
+    made = table(*rows[0], caption=_caption(comparison, seeds))
+    for cells in rows:
+        made.add_row(*cells.values())
+    return made
+
+
+def _caption(comparison: Comparison, seeds: int) -> str:
+    """What the numbers of a comparison are, below its table."""
     from fedkin.result.summary import coverage
 
-    lines = comparison.lines
-    metric, seeds, counted = (
-        comparison.results[0].task.headline_metric,
-        max(len(line.seeds) for line in lines),
-        max(line.counted for line in lines),
-    )
-    clients = len(comparison.results[0].names)
-    caption = f"{metric.heading} of the models {clients} clients would deploy, on their own test samples: mean ± std over clients"
+    lines, metric = comparison.lines, comparison.results[0].task.headline_metric
+    clients, counted = len(comparison.results[0].names), max(line.counted for line in lines)
+    told = f"{metric.heading} of the models {clients} clients would deploy, on their own test samples: mean ± std over clients"
     if seeds > 1:
-        caption += f"; all numbers are means over {seeds} seeds, '± seeds' is the std of the mean over seeds"
+        told += f"; all numbers are means over {seeds} seeds, '± seeds' is the std of the mean over seeds"
     draws = lines[0].clients // clients
     averaged = ", averaged over seeds" if seeds > draws else ""
     drawn = f" in {draws} draws of the data" if draws > 1 else ""
-    caption += (
+    told += (
         f".\ngained/lost: clients that do better/worse than when training alone (local){averaged}, of {counted}{drawn}."
     )
-    caption += f"\n{metric.better}; pre/post: before/after local training."
+    told += f"\n{metric.better}; pre/post: before/after local training."
     fewest = min(lines, key=lambda line: line.valued)
     if missing := coverage(metric.label, fewest.valued, fewest.clients):
-        caption += f"\n{missing}."
+        told += f"\n{missing}."
     if any(line.algorithm not in comparison.listed for line in lines):
-        caption += "\n* local was not asked for; it is run for the gains."
-    columns = [
-        "method",
-        metric.heading,
-        "± seeds",
-        "best 5 %",
-        "worst 5 %",
-        "gained/lost",
-        "pre",
-        "post",
-        "exchanged",
-        "s",
-    ]
-    made = table(*(c for c in columns if seeds > 1 or c != "± seeds"), caption=caption)
-    for line in lines:
-        own = line.deployed
-        cells = [
-            line.algorithm + ("" if line.algorithm in comparison.listed else " *"),
-            f"{metric.number(own['mean'])} ± {metric.number(own['std'])}",
-            metric.number(line.seed_std),
-            metric.number(own["best5"]),
-            metric.number(own["worst5"]),
-            "–" if line.is_alone else f"{line.gained} / {line.lost}",
-            metric.number(line.pre["mean"]),
-            metric.number(line.post["mean"]),
-            human_bytes(line.bytes),
-            f"{line.seconds:.1f}",
-        ]
-        made.add_row(*(cell for cell, column in zip(cells, columns) if seeds > 1 or column != "± seeds"))
-    return made
+        told += "\n* local was not asked for; it is run for the gains."
+    return told
 
 
 def result_tables(result: Result, most: int = 20) -> Iterator[Table]:
