@@ -275,6 +275,13 @@ def privacy_table(text: str | None, insecure: int | None) -> dict[str, Any] | No
     return table
 
 
+RUN_FLAGS = (
+    *("rounds", "fraction", "seed", "seeds", "eval_every", "dtype", "device", "precision", "engine", "range_test"),
+    *("loss", "label_smoothing", "headline", "augment", "frozen", "private", "cache_features"),
+)
+"""Flags that are called as the keys of [run] are."""
+
+
 def layer(**given: Any) -> dict[str, dict[str, Any]]:
     """Flags as a layer of settings; those that were not given leave no trace."""
     data = {key: given.get(key) for key in ("clients", "partition", "client", "target", *TABLE_PANEL)}
@@ -284,23 +291,7 @@ def layer(**given: Any) -> dict[str, dict[str, Any]]:
         if given.get("data") is not None:
             raise typer.BadParameter("use --data or --csv, not both")
         data |= {"name": "csv", "path": str(given["csv"].expanduser().absolute())}
-    run = {
-        key: given.get(key)
-        for key in ("rounds", "fraction", "seed", "seeds", "eval_every", "dtype", "device", "precision", "engine")
-    }
-    run |= {
-        key: given.get(key)
-        for key in (
-            "range_test",
-            "loss",
-            "label_smoothing",
-            "headline",
-            "augment",
-            "frozen",
-            "private",
-            "cache_features",
-        )
-    }
+    run = {key: given.get(key) for key in RUN_FLAGS}
     if given.get("class_weight") is not None:
         run["class_weight"] = class_weight(given["class_weight"])
     if given.get("metric"):

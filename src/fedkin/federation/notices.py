@@ -63,9 +63,10 @@ def _of_input(name: str, known: pd.Series) -> Iterator[str]:
         yield f"column {name!r} is constant in all training rows and says nothing; --drop it"
     elif distinct == len(known) > FEW_VALUES and known.dtype.kind != "f":
         yield f"column {name!r} differs in every training row: an identifier? --id or --drop it"
-    if known.dtype.kind not in "mMb" and not is_number(known):
+    number = is_number(known)
+    if known.dtype.kind not in "mMb" and not number:
         yield from _of_texts(name, known.astype(str))
-    if is_number(known):
+    if number:
         numbers = known.to_numpy(dtype=float)
         for value in map(int, np.intersect1d(numbers, SENTINELS)):
             if _inflates(numbers, value):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ class Split:
         size = max(1, SEEN_AT_ONCE // max(1, 4 * int(np.prod(self.stored.shape[1:]))))
         return (self.inputs(slice(start, start + size)) for start in range(0, max(1, len(self.stored)), size))
 
-    @property
+    @cached_property
     def sizes(self) -> np.ndarray:
         """Samples per client, shape (K,)."""
         return np.diff(self.offsets)

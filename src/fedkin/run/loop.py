@@ -266,8 +266,10 @@ class Run:
         return record
 
     def _ask_everyone(self, post: bool, disclose: bool) -> Replies:
-        """Evaluate all clients, where their rows take much memory some at a time; at last with models and curves."""
-        draws = disclose and self.allowance is None and len(self.setting) <= MOST_CLIENTS
+        """Evaluate all clients, where their rows take much memory some at a time; at last with models, and with the curves of
+        those that may be deployed."""
+        used = self.algorithm.deploys in ("validated", "trained" if post else "received")
+        draws = disclose and used and self.allowance is None and len(self.setting) <= MOST_CLIENTS
         asked = [*self.parts, *([ASK_CURVES] if draws else [])]
         question = self.state, self.clients, self.setting, post, asked, disclose
         if self.memory is None or self.memory.size <= ASK_LIMIT or self.setting.home:
@@ -293,8 +295,9 @@ class Run:
             self._evaluate(last=True)
         if self.allowance is not None:
             self.state = self.allowance.with_exposure(self.state)
-        self.state = moved(self.state, "cpu")
-        self.final = {when: replace(r, arrays=on_device(r.arrays, "cpu")) for when, r in self.final.items()}
+        if not self.placement.on_host:
+            self.state = moved(self.state, "cpu")
+            self.final = {when: replace(r, arrays=on_device(r.arrays, "cpu")) for when, r in self.final.items()}
         with torch.device("cpu"):
             return outcome_of(self)
 

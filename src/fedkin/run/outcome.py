@@ -91,6 +91,8 @@ def curves_of(replies: Replies, clients: int, prefix: str = "") -> dict[str, Ten
 def _deployed_curves(final: Mapping[str, Replies], trained: np.ndarray) -> dict[str, Tensor]:
     """Those of the models that clients deploy."""
     before, after = (curves_of(final[when], len(trained)) for when in ("pre", "post"))
+    if not (before and after):  # one of the two is deployed by nobody, and was not asked
+        return before or after
     later = torch.from_numpy(trained)
     return {name: torch.where(later.view(-1, *[1] * (v.ndim - 1)), after[name], v) for name, v in before.items()}
 
