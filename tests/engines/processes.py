@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
@@ -98,6 +98,25 @@ def run(*command: str, cwd: Path, timeout: float = 600, **env: str) -> subproces
     return subprocess.run(
         command, cwd=cwd, env=environment(**env), timeout=timeout, capture_output=True, text=True, check=False
     )
+
+
+@contextmanager
+def connected(parent: Path, names: Sequence[str], settle: Callable[[Path], None]) -> Iterator[Loopback]:
+    """A federation of these sites as `fedkin deploy init` makes it, its server and all sites running; `settle` puts the
+    sites' data into its folder before."""
+    folder, port = parent / "clinics", free_port()
+    made = run("fedkin", "deploy", "init", str(folder), "--sites", ",".join(names), "--port", str(port), cwd=parent)
+    assert made.returncode == 0, made.stderr
+    settle(folder)
+    loopback = Loopback(folder, port)
+    try:
+        loopback.start_server()
+        for site in names:
+            loopback.register(site)
+            loopback.start_site(site)
+        yield loopback
+    finally:
+        loopback.end()
 
 
 class Loopback:

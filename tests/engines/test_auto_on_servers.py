@@ -33,22 +33,13 @@ def federation() -> Federation:
 @pytest.fixture
 def servers(federation: Federation, tmp_path: Path) -> Iterator[processes.Loopback]:
     """Two sites that `fedkin deploy init` made, connected, with the policy they come with."""
-    folder, port = tmp_path / "clinics", processes.free_port()
-    made = processes.run(
-        "fedkin", "deploy", "init", str(folder), "--sites", ",".join(SITES), "--port", str(port), cwd=tmp_path
-    )
-    assert made.returncode == 0, made.stderr
-    for site, path in zip(SITES, sites.write_sites(federation, folder / "data", list(SITES.values()), policy="")):
-        shutil.copytree(path.parent, folder / "sites" / site, dirs_exist_ok=True)
-    loopback = processes.Loopback(folder, port)
-    try:
-        loopback.start_server()
-        for site in SITES:
-            loopback.register(site)
-            loopback.start_site(site)
+
+    def settle(folder: Path) -> None:
+        for site, path in zip(SITES, sites.write_sites(federation, folder / "data", list(SITES.values()), policy="")):
+            shutil.copytree(path.parent, folder / "sites" / site, dirs_exist_ok=True)
+
+    with processes.connected(tmp_path, list(SITES), settle) as loopback:
         yield loopback
-    finally:
-        loopback.end()
 
 
 def test_auto_through_flower_gives_the_models_of_one_machine(

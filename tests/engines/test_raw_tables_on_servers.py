@@ -31,22 +31,12 @@ PLAN = {
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[processes.Loopback]:
-    folder, port = tmp_path / "clinics", processes.free_port()
-    made = processes.run(
-        "fedkin", "deploy", "init", str(folder), "--sites", ",".join(NAMES), "--port", str(port), cwd=tmp_path
-    )
-    assert made.returncode == 0, made.stderr
-    for path in write_dated(tmp_path / "data"):
-        shutil.copytree(path.parent, folder / "sites" / path.parent.name, dirs_exist_ok=True)
-    loopback = processes.Loopback(folder, port)
-    try:
-        loopback.start_server()
-        for site in NAMES:
-            loopback.register(site)
-            loopback.start_site(site)
+    def settle(folder: Path) -> None:
+        for path in write_dated(tmp_path / "data"):
+            shutil.copytree(path.parent, folder / "sites" / path.parent.name, dirs_exist_ok=True)
+
+    with processes.connected(tmp_path, NAMES, settle) as loopback:
         yield loopback
-    finally:
-        loopback.end()
 
 
 def test_raw_tables_become_inputs_by_one_scheme_on_real_servers(servers: processes.Loopback, tmp_path: Path) -> None:
