@@ -52,23 +52,22 @@ class Roll:
         """Who takes part. A run that is `resumed` has the clients it began with, whoever of them is there now."""
         begun = self.register.begun if resumed else None
         self._hello()
+        agreed, setup, facts = self._settled(dtype, seed, begun)
+        joined = {node: {c.name: facts[c.name].fingerprint for c in own} for node, own in self.told.items()}
+        begun = begun or self._begun(facts, agreed, [dict(entry) for entry in setup.inputs])
+        self.register.enter(joined, begun)
+        return self._called(begun, setup)
+
+    def _settled(self, dtype: str, seed: int, begun: Begun | None) -> tuple[Task, Setup, Mapping[str, Sized]]:
+        """The task that all sites agree on, what they are told of the run, and what their clients then say of themselves."""
+        balanced = self.learning.get("class_weight") == "balanced"
+        asked = {**self.learning, "class_weight": None} if balanced else self.learning
         while True:
             s, agreed = self.settings, self._agreed() if begun is None else task_of(begun, self.settings)
             scheme = agreed_scheme(self._everyone()) if begun is None else begun.inputs
-            balanced = self.learning.get("class_weight") == "balanced"
             counted = balanced and agreed.class_weight is None  # a run that goes on has the weights it began with
-            asked = {**self.learning, "class_weight": None} if balanced else self.learning
-            setup = Setup(
-                chosen(agreed, **asked),
-                self.model,
-                dtype,
-                seed,
-                s.test_fraction,
-                s.validation_fraction,
-                s.split_seed,
-                self.remembers,
-                inputs=scheme,
-            )
+            how = s.test_fraction, s.validation_fraction, s.split_seed, self.remembers
+            setup = Setup(chosen(agreed, **asked), self.model, dtype, seed, *how, inputs=scheme)
             facts = self._join(setup, counted)
             # A site that was excluded on the way may have brought labels of its own.
             if begun is not None or self._agreed() == agreed:
@@ -77,17 +76,17 @@ class Roll:
             total = np.sum([client.class_counts or [] for client in facts.values()], axis=0)
             setup = replace(setup, task=chosen(agreed, **self.learning, counts=total))
             agreed = replace(agreed, class_weight=setup.task.class_weight)
-        joined = {node: {c.name: facts[c.name].fingerprint for c in own} for node, own in self.told.items()}
-        begun = begun or self._begun(facts, agreed, scheme)
-        self.register.enter(joined, begun)
+        return agreed, setup, facts
+
+    def _called(self, begun: Begun, setup: Setup) -> Called:
+        """The roster of a run, and at which site each of its clients is; those of a site that did not answer are away."""
         place = {name: k for k, name in enumerate(begun.names)}
         known = {n: sorted(place[name] for name in own if name in place) for n, own in self.register.sites.items()}
         nodes = sorted((node for node in known if known[node]), key=lambda node: known[node][0])
         train, validation, test = (np.array(part) for part in (begun.train, begun.validation, begun.test))
-        roster = Roster(
-            tuple(begun.names), setup.task, train, validation, test, begun.fingerprint, source={"flower": len(nodes)}
-        )
-        roster = replace(roster, inputs=tuple(scheme))
+        source, inputs = {"flower": len(nodes)}, tuple(setup.inputs)
+        sizes = train, validation, test
+        roster = Roster(tuple(begun.names), setup.task, *sizes, begun.fingerprint, source=source, inputs=inputs)
         away = frozenset(host for host, node in enumerate(nodes) if node not in self.told)
         return Called(roster, [np.array(known[node]) for node in nodes], nodes, setup, dict(begun.own), away)
 
