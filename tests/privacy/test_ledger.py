@@ -95,6 +95,8 @@ def test_a_run_stops_at_its_budget_and_others_on_the_same_data_go_on_counting(tm
     assert load(out).extras["epsilon"].tolist() == result.extras["epsilon"].tolist()
     with pytest.raises(FedkinError, match="privacy budget does not last for another round: client"):
         resume(out, rounds=60)
+    with pytest.raises(FedkinError, match=f"^all {rounds} rounds are done, and the privacy budget does not last"):
+        resume(out, rounds=rounds)
     shared = {**PRIVACY, "ledger": str(out / LEDGER)}
     with pytest.raises(FedkinError, match="privacy budget does not last for another round: client"):
         train(digits(), "mlr", "fedu", graph="complete", rounds=3, privacy=shared, progress=True)
