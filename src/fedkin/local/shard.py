@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.compute.memory import keep_freed
 from fedkin.compute.threads import one_thread
 from fedkin.federation import Federation
 from fedkin.federation.split import PARTS
@@ -74,6 +75,7 @@ class Shard:
         """The host's own ledger of private training, which the server side can neither choose nor reset."""
         self.ledgers: dict[str | None, Ledger] = {}
         """Where the host has none: ledgers by the file that the run names."""
+        keep_freed()
         self._make_kernels()
         self._pool: ThreadPoolExecutor | None = None
 
