@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -201,6 +202,33 @@ def test_layers_that_somebody_listens_to_keep_their_order() -> None:
     assert in_best_order(net) is not net
     net[1].register_forward_hook(lambda *_: None)
     assert in_best_order(net) is net
+
+
+class Attention(nn.Module):
+    """Two tokens of three numbers, attending to each other, once as a layer of torch's and once as a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.TransformerEncoderLayer(4, 2, 5, dropout=0.0, batch_first=True)
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.block(self.first(x.view(-1, 2, 3)))
+        mask = torch.ones(2, 2, dtype=torch.bool).tril()
+        masked = nn.functional.scaled_dot_product_attention(h, h, h, attn_mask=mask)
+        return self.last(masked + nn.functional.scaled_dot_product_attention(h, h, h, is_causal=True, scale=0.3)).mean(
+            1
+        )
+
+
+def test_attention_is_stacked_without_torchs_fused_program() -> None:
+    shard = shard_of(Attention)
+    assert shard.choice.name == "vmap", shard.choice.reason
+    ids, rows, settings = np.arange(len(shard)), start(shard), Sgd(lr=0.1, epochs=2, batch_size=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch tells that vmap has no rule for it, and calls it client by client
+        trained, _ = train_rows(shard, ids, rows, settings, round=1)
+    assert torch.allclose(trained, train_by_loop(shard, ids, rows, settings, round=1), atol=1e-10)
 
 
 @pytest.mark.parametrize("label", ["perceptron", "batch norm", "residual"])
