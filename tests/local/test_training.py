@@ -146,6 +146,14 @@ def test_clients_grouped_into_one_network_agree_with_the_plain_loop(normed: bool
     assert not torch.allclose(trained, rows, atol=1e-2)
 
 
+def test_one_number_per_row_however_the_rows_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    shard, rows = shard_of("mlr"), torch.randn(7, 21, dtype=torch.float64)
+    monkeypatch.setattr("fedkin.local.shard.PASS", 50)  # two rows at a time
+    found = shard.per_row(lambda a, b: (a - b).norm(dim=1), rows, rows.flip(0))
+    assert torch.equal(found, (rows - rows.flip(0)).norm(dim=1))
+    assert shard.per_row(lambda a: a.sum(dim=1), rows[:0]).shape == (0,)
+
+
 def pooled(channels: int, one_convolution: bool) -> nn.Module:
     bend, pool = nn.ReLU(), nn.MaxPool2d(2)
     first = nn.Conv2d(2, channels, 3, padding=1)
