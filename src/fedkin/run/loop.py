@@ -48,7 +48,7 @@ INFLUENCE_LIMIT = 1500
 SKIPS = 3
 """So many rounds in a row in which all of a cohort fail end the run; of all clients, one."""
 
-FEW = 2**22
+FEW = 2**20
 """Up to so many numbers in rows, or pairs of clients, the server's part of a round takes longer to wake a second thread for than to do."""
 
 ASK_LIMIT = 2**28
