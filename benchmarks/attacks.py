@@ -91,9 +91,11 @@ def cells(case: Case, method: str, count: int) -> list[dict[str, Any]]:
     return study(federation, MODEL, made, tuple(ATTACKS), (count,), options).to_dict()["cells"]
 
 
-def measure(facts: dict[str, Any], cases: Sequence[str], methods: Sequence[str], path: Path) -> None:
+def measure(
+    facts: dict[str, Any], cases: Sequence[str], methods: Sequence[str], counts: Sequence[int], path: Path
+) -> None:
     """Fill in what `facts` lack, a method and a number of attackers at a time."""
-    for case, count, method in itertools.product((CASES[name] for name in cases), COUNTS, methods):
+    for case, count, method in itertools.product((CASES[name] for name in cases), counts, methods):
         told = _of(facts, "cases", case, cells=[])
         if _cells(told, method, count):
             continue
@@ -251,14 +253,16 @@ def main() -> None:
     parser.add_argument("what", nargs="?", choices=["measure", "choose", "page"], default="measure")
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("--attackers", nargs="*", type=int, default=COUNTS, help="of the measurement")
     parser.add_argument("--json", type=Path, default=HERE / "attacks.json")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     facts: dict[str, Any] = json.loads(options.json.read_text()) if options.json.exists() else {}
     if options.what != "page":
         facts |= {"versions": versions()}
-        work = choose if options.what == "choose" else measure
-        return work(facts, options.cases, options.methods, options.json)
+        if options.what == "choose":
+            return choose(facts, options.cases, options.methods, options.json)
+        return measure(facts, options.cases, options.methods, options.attackers, options.json)
     text = PAGE.read_text()
     for mark, made in (("attacks.py", table(facts)), ("attacks.py choose", choices(facts))):
         begin, end = f"<!-- table: python benchmarks/{mark} -->", f"<!-- end of {mark} -->"

@@ -174,10 +174,15 @@ def page(facts: Mapping[str, Any]) -> str:
         else ""
     )
     listed = f" Further away: {'; '.join(far)}." if far else ""
+    untried = [
+        ", ".join(name for name in known if all(record[key] != name for record in facts["records"])) or "none"
+        for key, known in (("set", SETS), ("network", NETWORKS))
+    ]
+    left += f"\n\nNot tried: of the sets {untried[0]}; of the networks {untried[1]}."
     rounds = "/".join(str(n) for n in sorted({record["rounds"] for record in facts["records"]}))
     head = ["set", "network", *("default" if not settings else named(settings) for settings in SETTINGS)]
     text = (
-        f"Every network of the catalogue that fits a set, trained alone for {rounds} rounds with the default settings and with others, on two "
+        f"Networks of the catalogue on sets that they fit, trained alone for {rounds} rounds with the default settings and with others, on two "
         "thirds of each client's training samples; the last third judges, in three turns (one seed; test samples were not there). Points are "
         "accuracy in % or 100·R² (at least 0), means over clients and turns. *Tuned* is the best of the line on one third; how far it is ahead of the "
         "default on the two other thirds is *from default*. *From tested* is the same for `range_test = true` ([tuning](tuning.md#a-range-test)): of the "

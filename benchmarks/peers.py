@@ -5,8 +5,8 @@
 Every peer has an environment of its own (made when missing) and a process of its own that does one round when told to; the
 rounds of the peers are interleaved, after one warm-up round each. A round is local training of every client and the
 aggregation; no evaluation, no checkpoint. All start from the same parameters, and after a round the global model must
-have changed as much as fedkin's: nobody skips work. With --json, cases measured before stay in the file. Beside seconds by the
-clock stand the processor seconds of a round and the memory after it, of the worker and all processes that it started, the data,
+have changed as much as fedkin's: nobody skips work. With --json, cases and peers measured before stay in the file: a case may be
+measured in parts, fedkin beside the peers of each. Beside seconds by the clock stand the processor seconds of a round and the memory after it, of the worker and all processes that it started, the data,
 which all map from one file, left out (`processes.py`).
 """
 
@@ -176,6 +176,7 @@ def results(seconds: dict[str, list[float]], clients: int) -> dict[str, dict[str
         name: {
             "seconds_per_round": value,
             "client_steps_per_second": clients * work.STEPS / value,
+            "fedkin_seconds": median.get("fedkin"),
             "times_fedkin": value / median["fedkin"] if "fedkin" in median else None,
             "rounds": seconds[name],
         }
@@ -258,9 +259,20 @@ def chosen(text: str, known: list[str], what: str) -> list[str]:
 
 
 def merged(path: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Cases measured before and not now, and those of now, in order."""
+    """What was measured before and not now, and what is of now, in order."""
     cases = {(r["model"], r["clients"]): r for r in (json.loads(path.read_text())["records"] if path.exists() else [])}
-    cases |= {(r["model"], r["clients"]): r for r in records}
+    for record in records:
+        case = record["model"], record["clients"]
+        old: dict[str, Any] = cases.get(case, {})
+        asked = {*record["results"], *record["failed"]}
+        kept = {
+            what: {name: told for name, told in old.get(what, {}).items() if name not in asked}
+            for what in ("results", "failed", "versions", "change_in_first_round")
+        }
+        cases[case] = record | {what: before | record[what] for what, before in kept.items()}
+        for what in ("results", "failed"):
+            told = cases[case][what]
+            cases[case][what] = {name: told[name] for name in PEERS if name in told}
     return sorted(cases.values(), key=lambda r: (r["clients"], list(MODELS).index(r["model"])))
 
 

@@ -185,8 +185,7 @@ class Bench:
         if name == "auto":
             return find(clients, MODEL, "quick", seed=seed, rounds=self.rounds)
         method = algorithms.make(name, {"lr": rate})
-        how: dict[str, Any] = {"rounds": self.rounds, "seed": seed, "eval_every": self.rounds, "validation": "given"}
-        return train(clients, MODEL, method, **how)
+        return train(clients, MODEL, method, rounds=self.rounds, seed=seed, eval_every=self.rounds)
 
     @property
     def alone(self) -> list[Scores]:

@@ -17,6 +17,9 @@ FEW, SMALL = 25, 50
 """Fewer clients are few, fewer training samples of the median client small."""
 MANY = 0.25
 """With a larger share of its sampled cells different, a federation is named as a whole."""
+ON_A_FOLD = ("fedpnp", "fedu", "dfedu", "kin", "networklasso")
+"""Methods that once deployed *post* where there were no validation samples, and decide on a fold now."""
+OLD = "†"
 REDONE = ("parkinsons (patients)", "fedrep", 2)
 CHOSEN = "by folds"
 """The method with the smallest held-out loss, for each case and seed."""
@@ -60,6 +63,10 @@ class Study:
         """A method's cells with numbers; none where it does not apply or diverged."""
         own = [self.chosen(case, s) if name == CHOSEN else self.cells.get((case, s, name), {}) for s in self.seeds]
         return [cell for cell in own if "mean" in cell]
+
+    def old(self, case: str, name: str) -> bool:
+        """Whether a cell behind a number is of older code."""
+        return any("commit" not in cell for cell in self.got(case, name))
 
     def diverged(self, case: str, name: str) -> bool:
         return any("diverged" in self.cells.get((case, s, name), {}).get("failed", "") for s in self.seeds)
@@ -145,6 +152,13 @@ def states(cells: Sequence[Cell], checked: Sequence[Cell]) -> str:
     still = {(cell["case"], cell["method"], cell["seed"]) for cell in cells if "commit" not in cell}
     parts.append(f"{older} cells tell no commit: they are of older states, most from before clients could halve a rate that diverges "
                  "([learning](learning.md), `halvings`) and before Per-FedAvg, FedRep and APFL counted clients alike.")  # fmt: skip
+    parts.append(
+        f"Numbers with such a cell are marked {OLD} in the tables below; places and best methods compare them with newer ones."
+    )
+    if waiting := [title(name) for name in ON_A_FOLD if any(name == method for _, method, _ in still)]:
+        parts.append(
+            f'In them {", ".join(waiting)} deploy what local training left (`validation = "given"`); by default a fold decides now.'
+        )
     if REDONE in still:
         parts.append("One of them (FedRep on parkinsons, seed 2) was redone after its test error had been seen.")
     if any(name == "auto" for _, name, _ in still):
@@ -269,7 +283,8 @@ def overall(study: Study) -> str:
         if own:
             lost = sum(study.diverged(case, name) for case in study.cases) if name != CHOSEN else 0
             shares = [f"{mean_harm(study, own, name, key):.1%}" for key in ("worse", "worse_both")]
-            rows.append([title(name), f"{mean[name]:.2f}" if name in mean else "–", signed(mean_gain(study, own, name)), *shares,
+            mark = OLD if any(study.old(case, name) for case in own) else ""
+            rows.append([title(name) + mark, f"{mean[name]:.2f}" if name in mean else "–", signed(mean_gain(study, own, name)), *shares,
                          str(len(own)), str(lost), ratio(study, own, name, "bytes"), ratio(study, own, name, "cpu")])  # fmt: skip
     floor = mean_harm(study, study.cases, "local", "floor")
     head = ["method", "place on folds", "gain on test", "harmed", "than both", "cases", "diverged in", "bytes", "time"]
@@ -332,7 +347,8 @@ def shown(study: Study, case: str, name: str, worst: bool = True) -> str:
     if not own:
         return "–"
     values = [float(np.mean([cell[key] for cell in own])) for key in (("mean", "worst5") if worst else ("mean",))]
-    return " / ".join(f"{100 * value:.1f}" if study.percent(case) else f"{value:.3f}" for value in values)
+    told = " / ".join(f"{100 * value:.1f}" if study.percent(case) else f"{value:.3f}" for value in values)
+    return told + (OLD if study.old(case, name) else "")
 
 
 def title(name: str) -> str:

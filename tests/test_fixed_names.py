@@ -98,7 +98,10 @@ def test_a_result_tells_what_each_client_spent(digits: fedkin.Federation, tmp_pa
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"level": "sample", "eps": 6, "delta": 1e-5}, "fedavg: privacy.eps is unknown"),
+        (
+            {"level": "sample", "eps": 6, "delta": 1e-5},
+            "fedavg: privacy = .* is not allowed: unknown key 'eps'; did you mean 'epsilon'[?]",
+        ),
         ({"level": "sample", "delta": 1e-5}, "fedavg: privacy.epsilon is missing"),
     ],
 )

@@ -59,9 +59,15 @@ class Traffic:
 
     def add(self, request: Request, answered: np.ndarray, arrays: Mapping[str, Tensor]) -> None:
         """A question and its answers: what all clients get alike is sent to each of them."""
-        self.down += n_bytes(request.per_client) + n_bytes(request.shared) * len(answered)
-        self.up += n_bytes(arrays)
-        self.messages += 2 * len(answered)
+        self.asked(
+            len(answered), n_bytes(request.per_client) + n_bytes(request.shared) * len(answered), n_bytes(arrays)
+        )
+
+    def asked(self, clients: int, down: int, up: int) -> None:
+        """A question to so many clients and their answers, in bytes of all of them together."""
+        self.down += down
+        self.up += up
+        self.messages += 2 * clients
 
     def add_letters(self, letters: np.ndarray, size: int) -> None:
         """An exchange: letters per entry of the adjacency, and the bytes of one."""

@@ -351,6 +351,16 @@ def test_a_stronger_pull_keeps_clients_closer_to_what_they_received() -> None:
     assert (np.diff(moved, axis=0) < 0).all()
 
 
+def test_all_modes_are_kept_after_half_of_the_rounds_unless_told() -> None:
+    method = FedPnP(denoiser="hard", tau=61)
+    assert [method.strength(t, 30) for t in (1, 2, 15, 16, 30)] == [1, 5, 57, 61, 61]
+    assert [method.strength(t, 200) for t in (1, 2, 60, 61, 200)] == [1, 2, 60, 61, 61]
+    assert [method.strength(t) for t in (1, 2, 3)] == [1, 2, 3], "a run whose rounds are not known"
+    assert [FedPnP(denoiser="hard", tau=61, delta=1).strength(t, 30) for t in (1, 2, 30)] == [1, 2, 30]
+    result = run(FedPnP(**SGD, denoiser="hard", tau=7), rounds=4)
+    assert [record["log"]["strength"] for record in result.history] == [1, 4, 7, 7]
+
+
 def test_the_pull_is_the_gradient_of_half_mu_times_the_squared_distance() -> None:
     """Two full-batch steps by hand: the first feels no pull, the second feels μ(w − Ψ)."""
     full = {"lr": 0.1, "batch_size": 100, "epochs": 2, "mu": 3.0, "beta": 0.0}

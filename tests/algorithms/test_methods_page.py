@@ -16,7 +16,7 @@ NAMES = [
     *("fedavg", "fedprox", "fedbn", "scaffold", "afl", "global", "oracle", "perfedavg", "pfedme"),
     *("ditto", "apfl", "fedper", "fedrep", "fedamp", "pfedbayes", "mocha"),
     *("pfedgraph", "fedfomo", "feddbe", "fedala", "mrmtl", "fedbabu", "fedrod", "lgfedavg", "fedproto", "cfl"),
-    *("networklasso", "knnper"),
+    *("networklasso", "knnper", "kin"),
 ]
 
 

@@ -124,8 +124,8 @@ def test_the_command_writes_a_table_json_and_pictures(tmp_path: Path) -> None:
         ("--attackers 6", "honest"),
         ("--attackers 0", "at least 1"),
         ("--robust klip", "did you mean 'clip'"),
-        ("--algorithms fedu,global", "no coupling of rows to guard"),
-        ("--algorithms fedu,mocha --model mlp", "mocha"),
+        ("--algorithms fedu,global", "no defence to compare"),
+        ("--algorithms fedu,mocha --model mlp", "leave it out"),
         ("--data school --attacks backdoor", "needs classes"),
     ],
 )

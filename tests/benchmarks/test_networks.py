@@ -44,6 +44,8 @@ def test_pairs_within_a_point_are_counted(networks: Any) -> None:
     assert "| digits | mlr | 90.0 | 90.5 | +0.5 | +0.5 | lr=0.01 |" in page, "the range test took the default"
     assert "| school | mlp |" not in page
     assert "Left out, because training alone learns nothing there with any setting: mlp on clusters." in page
+    assert "Not tried: of the sets digits, Dir(0.1), digits, Dir(1), HAR, people, WISDM, Vehicle," in page
+    assert "; of the networks zero-mlr, bn-mlp, feature-mlp, " in page
 
 
 def test_a_setting_that_is_best_by_chance_on_one_fold_gains_nothing(networks: Any) -> None:

@@ -98,6 +98,8 @@ def test_cells_computed_again_are_compared_with_the_kept_ones(generator: Any, ce
     assert "A random sample of 6 of the older ones (auto apart" in page
     assert "of those that still stand here 5 of 6 agree" in page
     assert "Those that differ: FedAvg + fine-tuning 1 of 2." in page
+    assert "| FedAvg + fine-tuning† |" in page
+    assert "†" not in generator.page(cells, told)
     anew = [cell | {"commit": "abc"} if cell["method"] == "fedavgft" else cell for cell in older]
     assert "4 of 4 agree (same" in generator.page(anew, told)
     assert f"{len(cells)} of {len(cells)} cells tell the commit that made them" in generator.page(cells, told)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import platform
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -60,3 +63,25 @@ def test_a_copy_is_a_copy(rows: int) -> None:
     assert torch.equal(found, given)
     assert found.is_contiguous()
     assert not np.shares_memory(found.numpy(), given.numpy())
+
+
+FAULTS = """
+import resource, torch
+from fedkin.compute.memory import keep_freed
+torch.set_num_threads(1)
+keep_freed()
+def batch():
+    [torch.empty(750_000).fill_(1.0) for _ in range(8)]  # 3 MB or 732 pages each, all freed at once
+for _ in range(20):
+    batch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    batch()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
+def test_freed_memory_of_a_batch_is_there_for_the_next() -> None:
+    told = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
+    assert int(told) < 732, "pages were given back and cleared again"

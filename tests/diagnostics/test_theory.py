@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 import fedkin
 from fedkin import ClientGraph, Federation, FedkinError, theory
-from fedkin.algorithms import DFedU, FedU
+from fedkin.algorithms import DFedU, FedU, PFedMe
 from fedkin.graphs import complete, empty
 from fedkin.models import ModelSpec
 from fedkin.streams import Streams
@@ -120,3 +120,32 @@ def test_the_condition_counts_the_factor_c() -> None:
     known = {"rho": 4.0, "smoothness": np.array([1.0]), "eta": 1.0, "stability": 0.0, "safe_eta": 1.0}
     assert theory.Diagnosis(**known).condition  # type: ignore[arg-type]
     assert not theory.Diagnosis(**known, c=0.5).condition  # type: ignore[arg-type]
+
+
+def test_inner_steps_of_pfedme_settle_below_the_bound_that_is_measured() -> None:
+    """Least squares: β_k = 2·λ_max(XᵀX)/n. Just below 2/(λ + β) the inner steps of a run settle, just above they grow."""
+    federation = regression(clients=1)
+    x, y = federation.train[0]
+    found = theory.inner_steps(federation, "linear", PFedMe(lam=3.0, personal_lr=0.02), iterations=500)
+    beta = np.linalg.eigvalsh(2 * x.T @ x / len(x))[-1]
+    assert found.smoothness == pytest.approx([beta], rel=1e-6)
+    assert found.factor == pytest.approx([0.02 * (3.0 + beta)], rel=1e-6)
+    assert "steps grow at 0 of 1 clients" in str(found)
+    moved = []
+    for times in (0.97, 1.03):
+        method = PFedMe(
+            lam=3.0, personal_lr=times * found.largest_rate, inner_steps=2000, batch_size=100, epochs=1, halvings=0
+        )
+        told = theory.inner_steps(federation, "linear", method, iterations=500)
+        assert (told.factor < 2).all() == (times < 1)
+        moved.append(np.linalg.norm(fedkin.train(federation, "linear", method, rounds=1, dtype="float64").rows))
+    settled, grown = moved
+    assert settled < 2 * np.linalg.norm(np.linalg.lstsq(x, y, rcond=None)[0])
+    assert grown > 1e6 * settled
+
+
+def test_a_client_of_steep_loss_is_told_apart() -> None:
+    found = theory.inner_steps(regression(growth=3), "linear", PFedMe())
+    assert found.smoothness.argmax() == 3
+    assert 0 < (found.factor >= 2).sum() < 4
+    assert found.largest_rate == pytest.approx(2 / (1 + found.smoothness.max()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from fedkin.federation import Federation
+from fedkin.local.kernels.looped import in_best_order
 from fedkin.local.oracle import train_by_loop
 from fedkin.local.sgd import Sgd
 from fedkin.local.shard import Shard
@@ -47,22 +49,34 @@ def convolutional() -> nn.Module:
     )
 
 
+def with_one_activation() -> nn.Module:
+    bend = nn.Tanh()
+    return nn.Sequential(nn.Linear(6, 5), bend, nn.Linear(5, 4), bend, nn.Linear(4, 3))
+
+
+def with_one_layer_twice() -> nn.Module:
+    square = nn.Linear(6, 6)
+    return nn.Sequential(square, nn.ReLU(), square, nn.ReLU(), nn.Linear(6, 3))
+
+
 MODELS = {
     "linear": "mlr",
     "no-bias": "linear",
     "perceptron": "mlp:5,4",
     "tanh": lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)),
     "two linear": lambda: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)),
+    "one activation": with_one_activation,
+    "one layer twice": with_one_layer_twice,
     "batch norm": "bn-mlp:5",
     "residual": Residual,
     "frozen": frozen_first_layer,
     "convolution": convolutional,
 }
 KERNELS = {
-    **dict.fromkeys(("linear", "no-bias", "perceptron", "tanh", "two linear"), "linear"),
+    **dict.fromkeys(("linear", "no-bias", "perceptron", "tanh", "two linear", "one activation"), "linear"),
     "batch norm": "grouped",
     "convolution": "loop",
-    **dict.fromkeys(("residual", "frozen"), "vmap"),
+    **dict.fromkeys(("residual", "frozen", "one layer twice"), "vmap"),
 }
 SIZES = (1, 7, 23, 40, 16, 2, 31)
 
@@ -130,6 +144,99 @@ def test_clients_grouped_into_one_network_agree_with_the_plain_loop(normed: bool
     wanted = train_by_loop(shard, ids, rows, settings, round=1, mu=0.2)
     assert torch.allclose(trained, wanted, atol=1e-10 if dtype is torch.float64 else 1e-4)
     assert not torch.allclose(trained, rows, atol=1e-2)
+
+
+def test_one_number_per_row_however_the_rows_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    shard, rows = shard_of("mlr"), torch.randn(7, 21, dtype=torch.float64)
+    monkeypatch.setattr("fedkin.local.shard.PASS", 50)  # two rows at a time
+    found = shard.per_row(lambda a, b: (a - b).norm(dim=1), rows, rows.flip(0))
+    assert torch.equal(found, (rows - rows.flip(0)).norm(dim=1))
+    assert shard.per_row(lambda a: a.sum(dim=1), rows[:0]).shape == (0,)
+
+
+def pooled(channels: int, one_convolution: bool) -> nn.Module:
+    bend, pool = nn.ReLU(), nn.MaxPool2d(2)
+    first = nn.Conv2d(2, channels, 3, padding=1)
+    second = nn.Conv2d(channels, channels, 3, padding=1)
+    again = second if one_convolution else nn.Conv2d(channels, channels, 3, padding=1)
+    layers = [
+        first,
+        bend,
+        pool,
+        second,
+        bend,
+        nn.Sequential(pool, again),
+        bend,
+        nn.Flatten(),
+        nn.Linear(4 * channels, 3),
+    ]
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize(
+    ("channels", "one_convolution", "kernel"), [(4, False, "grouped"), (4, True, "loop"), (36, False, "loop")]
+)
+def test_layers_that_stand_at_several_places_agree_with_the_plain_loop(
+    channels: int, one_convolution: bool, kernel: str
+) -> None:
+    rng = np.random.default_rng(1)
+    clients = {f"c{k}": (rng.normal(size=(n, 2, 8, 8)), rng.integers(0, 3, n)) for k, n in enumerate((9, 16, 17))}
+    data = Federation.from_arrays(clients, classes=[0, 1, 2], test_fraction=0)
+    model = ModelSpec.of(lambda: pooled(channels, one_convolution), data.task, torch.float64)
+    shard = Shard(data, model, Streams(3), workers=1)
+    assert shard.choice.name == kernel, shard.choice.reason
+    ids, rows, settings = np.arange(len(shard)), start(shard), Sgd(lr=0.1, epochs=2, batch_size=8)
+    trained, _ = train_rows(shard, ids, rows, settings, round=1)
+    assert torch.allclose(trained, train_by_loop(shard, ids, rows, settings, round=1), atol=1e-10)
+
+
+def test_pooling_before_relu_changes_no_bit() -> None:
+    torch.manual_seed(0)
+    plain = pooled(5, one_convolution=False)
+    other = in_best_order(plain)
+    assert [type(layer).__name__ for layer in other][1:6] == ["MaxPool2d", "ReLU", "Conv2d", "MaxPool2d", "ReLU"]
+    images, slopes = torch.randn(6, 2, 8, 8).round(decimals=1), []
+    images[0] = -3  # windows without a positive entry, and with several of the same
+    for net in (plain, other):
+        net.zero_grad()
+        net(images).square().sum().backward()
+        slopes.append([parameter.grad.clone() for parameter in plain.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*slopes))
+    assert torch.equal(plain(images), other(images))
+
+
+def test_layers_that_somebody_listens_to_keep_their_order() -> None:
+    net = pooled(5, one_convolution=False)
+    assert in_best_order(net) is not net
+    net[1].register_forward_hook(lambda *_: None)
+    assert in_best_order(net) is net
+
+
+class Attention(nn.Module):
+    """Two tokens of three numbers, attending to each other, once as a layer of torch's and once as a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.TransformerEncoderLayer(4, 2, 5, dropout=0.0, batch_first=True)
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.block(self.first(x.view(-1, 2, 3)))
+        mask = torch.ones(2, 2, dtype=torch.bool).tril()
+        masked = nn.functional.scaled_dot_product_attention(h, h, h, attn_mask=mask)
+        return self.last(masked + nn.functional.scaled_dot_product_attention(h, h, h, is_causal=True, scale=0.3)).mean(
+            1
+        )
+
+
+def test_attention_is_stacked_without_torchs_fused_program() -> None:
+    shard = shard_of(Attention)
+    assert shard.choice.name == "vmap", shard.choice.reason
+    ids, rows, settings = np.arange(len(shard)), start(shard), Sgd(lr=0.1, epochs=2, batch_size=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch tells that vmap has no rule for it, and calls it client by client
+        trained, _ = train_rows(shard, ids, rows, settings, round=1)
+    assert torch.allclose(trained, train_by_loop(shard, ids, rows, settings, round=1), atol=1e-10)
 
 
 @pytest.mark.parametrize("label", ["perceptron", "batch norm", "residual"])

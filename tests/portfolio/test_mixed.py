@@ -16,7 +16,10 @@ from typer.testing import CliRunner
 
 import fedkin
 from fedkin import Federation, FedkinError
+from fedkin.algorithms.kin import candidates
 from fedkin.cli import app
+from fedkin.models.adapters.scikit import held_bytes
+from fedkin.portfolio.mixed_join import nearest_to
 from fedkin.result.blended import cautious
 
 from .conftest import sites
@@ -91,6 +94,63 @@ def test_what_there_is_not_for_them_is_refused_in_one_line(model: Any, options: 
     with pytest.raises(FedkinError, match=message) as refused:
         fedkin.auto(sites(clients=4, samples=20), model, "quick", **options)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_newcomers_are_among_their_kin_and_can_be_added(tmp_path: Path, regression: bool) -> None:
+    federation = sites(clients=12, samples=50, regression=regression)
+    every = models(federation)
+    early, late, last = federation.take(range(8)), federation.take([8, 9]), federation.take([10, 11])
+    result = fedkin.auto(early, {name: every[name] for name in early.names}, "quick", out=tmp_path / "run")
+    result = fedkin.load(tmp_path / "run")
+    joined = result.join(late, {name: every[name] for name in late.names})
+    alone, together = (np.mean(table[result.metric]) for table in (joined.facts["alone"], joined.metrics["deployed"]))
+    assert together < alone if regression else together > alone
+    assert joined.extras["kin_of_peers"][0, 1::2].sum() < 0.2  # the others are of the contrary kind
+    joined.save(tmp_path / "joined")
+    grown = result.grown(joined)
+    grown.save(tmp_path / "run")
+    again, apart = fedkin.load(tmp_path / "run"), fedkin.load(tmp_path / "joined")
+    for one in (result, joined):
+        for k, name in enumerate(one.names):
+            x = (early if one is result else late).test[k][0]
+            own = one.models[name].predict(x)
+            assert np.array_equal(own, again.models[name].predict(x))
+            assert one is result or np.array_equal(own, apart.models[name].predict(x))
+    assert again.kin.shape == (10, 10)
+    assert again.kin.sum(axis=1) == pytest.approx(1)
+    after = again.join(last, {name: every[name] for name in last.names})
+    assert after.extras["kin_of_peers"][0, 8] > 0.05  # the newcomer of its kind helps, too
+    assert result.facts["bytes"] < again.facts["bytes"]
+    assert joined.report(tmp_path / "page.html").stat().st_size
+    with pytest.raises(FedkinError, match="newcomers has nothing for newcomers"):
+        joined.join(last, {name: every[name] for name in last.names})
+    with pytest.raises(FedkinError, match="models of your own"):
+        again.join(last)
+    with pytest.raises(FedkinError, match="give newcomers estimators"):
+        again.join(last, "mlp")
+
+
+def test_where_there_are_many_the_nearest_visit_a_newcomer_as_they_visit_a_client() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(30, 4))
+    others = np.delete(np.arange(30), 7)
+    assert others[nearest_to(rows[7:8], rows[others])[0]].tolist() == candidates(rows, 20, 0)[7].tolist()
+
+
+def test_bytes_are_those_of_what_estimators_hold_and_of_sums() -> None:
+    x, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+    assert held_bytes(LogisticRegression().fit(x, y)) == (3 + 1) * 8 + 2 * 8 + 1 * 4  # weights, classes, iterations
+    forest = RandomForestClassifier(2, random_state=0).fit(x, y)
+    trees = [tree.tree_.__getstate__() for tree in forest.estimators_]
+    least = sum(state["nodes"].nbytes + state["values"].nbytes for state in trees)
+    assert least <= held_bytes(forest) < least + 500
+    federation = sites(clients=4, samples=40)
+    one, two = (fedkin.auto(federation, model, "quick") for model in ("ridge", "forest:3"))
+    statistics, models = 4 * 6 * 3 * 8, 4 * (6 * 8 + 8 + 2 * 8 + 4)
+    assert (
+        statistics + 4 * models < one.facts["bytes"] < two.facts["bytes"]
+    )  # a model goes to the server and to three others
 
 
 def test_nobody_is_surer_than_laplace() -> None:

@@ -95,11 +95,21 @@ def test_a_run_stops_at_its_budget_and_others_on_the_same_data_go_on_counting(tm
     assert load(out).extras["epsilon"].tolist() == result.extras["epsilon"].tolist()
     with pytest.raises(FedkinError, match="privacy budget does not last for another round: client"):
         resume(out, rounds=60)
+    with pytest.raises(FedkinError, match=f"^all {rounds} rounds are done, and the privacy budget does not last"):
+        resume(out, rounds=rounds)
     shared = {**PRIVACY, "ledger": str(out / LEDGER)}
     with pytest.raises(FedkinError, match="privacy budget does not last for another round: client"):
         train(digits(), "mlr", "fedu", graph="complete", rounds=3, privacy=shared, progress=True)
     more = train(digits(), "mlr", "fedavg", rounds=2, privacy={**shared, "epsilon": 9.0, "noise": 3.0})
     assert float(more.extras["epsilon"].min()) > float(result.extras["epsilon"].min())
+
+
+def test_a_budget_below_one_round_is_refused_with_what_a_round_takes() -> None:
+    with pytest.raises(FedkinError, match=r"used ε = 0 of 1 .* a round and the test of what it trains alone") as told:
+        train(digits(), "mlr", "fedavg", rounds=1, privacy={**PRIVACY, "epsilon": 1.0, "noise": 1.0})
+    taken = float(str(told.value).split("alone takes ")[1].split(";")[0])
+    enough = {**PRIVACY, "epsilon": taken * 1.01, "noise": 1.0}
+    assert len(train(digits(), "mlr", "fedavg", rounds=1, privacy=enough).history) == 1
 
 
 class PressCtrlC(Callback):

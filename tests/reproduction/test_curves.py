@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedkin.reproduction import figures, tables
-from fedkin.reproduction.cells import cells_of, compute
+from fedkin.reproduction.cells import Cell, cells_of, compute
 from fedkin.reproduction.kept import Kept
 from fedkin.reproduction.summary import Measured, summary_of
 
@@ -105,3 +105,24 @@ def test_cells_keep_the_curves_that_a_figure_draws(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(figures, "_rounds", noted)
     assert figures.draw_published(study, tmp_path / "picture.png") == tmp_path / "picture.png"
     assert drawn == ["metric", "global", "loss"]
+
+
+@pytest.mark.parametrize(("period", "rounds"), [(None, [1, 2, 3, 4]), (2, [2, 4]), ([1, 4], [1, 4])])
+def test_logs_are_kept_of_the_rounds_whose_cohort_is_sampled_in_groups(
+    period: int | list[int] | None, rounds: list[int], tmp_path: Path, small_data: Path
+) -> None:
+    """FedCedar's Q, every so many rounds or a list of them; its fingerprint sees the first of them."""
+    parameters = {"clusters": 3, "lr": 0.1, "period": period}
+    settings = {
+        "data": {"name": "mnist", "clients": 6, "partition": "topology:1", "samples": 240},
+        "model": "mlr",
+        "algorithm": "fedcedar",
+        "parameters": {name: value for name, value in parameters.items() if value is not None},
+        "graph": None,
+        "run": {"rounds": 4, "fraction": 0.7},
+    }
+    record = compute(Cell("t", "paper", "fedcedar", "a", 0, settings, ("rand_index",)), Kept(tmp_path))
+    assert record is not None
+    assert "failed" not in record
+    assert list(record["lines"]["rand_index"]["x"]) == rounds
+    assert record["fingerprint"] is not None

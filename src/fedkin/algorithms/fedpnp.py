@@ -41,7 +41,8 @@ class FedPnP(Algorithm):
 
     The server's step is a low-pass filter over the client graph with Laplacian L: `soft` 1/(1 + νλ + νλ²), `hard` (the ν
     smoothest modes), `heat`, `tikhonov`, `tv`, or a function h(λ, ν) of your own. The strength ν_t falls from ν⁰ to β,
-    in half of the rounds unless η is given; the number of modes grows from 1 to τ. The graph comes from four moments of the clients' data unless one is given.
+    in half of the rounds unless η is given; the number of modes grows from 1 to τ, by one a round, or faster where τ would not
+    be reached in half of the rounds. The graph comes from four moments of the clients' data unless one is given.
 
     Limits, exact for any client sizes: β = 0 (or τ = K) and μ = 0 is Local; β → ∞ (or τ = 1) is FedAvg with μ = 0 and
     FedProx with μ > 0. A client that does not take part in a round enters the filter with the row it has on the server.
@@ -80,7 +81,11 @@ class FedPnP(Algorithm):
     tau: int | None = Field(
         None, ge=1, validate_default=True, description="hard: final number τ of modes kept, 1 averaging … K local"
     )
-    delta: int = Field(1, ge=1, description="hard: one more mode is kept every Δ rounds")
+    delta: int | None = Field(
+        None,
+        ge=1,
+        description="hard: one more mode is kept every Δ rounds (default: 1, or less, so that τ are after half of the rounds)",
+    )
     fidelity: Fidelity = Field(
         "size_weighted",
         description="where client sizes enter: size_weighted (in the penalty), none, row_normalised, literal (eq. 13)",
@@ -160,7 +165,8 @@ class FedPnP(Algorithm):
             rounds = [1]
         else:
             # Every number of modes, or the first and (after a billion rounds) the last strength.
-            rounds = [1, 10**9] if self.tau is None else list(range(1, self.tau * self.delta + 1, self.delta))
+            step = self.delta or 1
+            rounds = [1, 10**9] if self.tau is None else list(range(1, self.tau * step + 1, step))
         for t in rounds:
             strength = self.strength(t, setting.rounds)
             made = graph_denoiser(graph, self.denoiser, strength, setting.sizes, self.fidelity, self.factor2)
@@ -175,7 +181,8 @@ class FedPnP(Algorithm):
         if callable(self.schedule):
             return schedules.checked_schedule(self.schedule)(t)
         if self.tau is not None:
-            return self.tau if self.schedule == "constant" else schedules.increasing_rank(self.tau, self.delta)(t)
+            every = self.delta or schedules.grow_within(rounds / 2, self.tau)
+            return self.tau if self.schedule == "constant" else schedules.increasing_rank(self.tau, every)(t)
         nu, nu2 = self.beta, self.beta2
         if self.schedule != "constant":
             eta = schedules.fall_within(rounds / 2, nu, self.nu0) if self.eta is None else self.eta

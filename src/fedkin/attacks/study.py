@@ -127,6 +127,9 @@ def study(
     hostile = {count: attackers(federation.names, count, options.seed) for count in counts}
     if not methods or not hows or not hostile:
         raise FedkinError("nothing to do; name at least one method, one attack and a number of attackers")
+    for each in methods:
+        if not each.couples:
+            raise FedkinError(f"{each.name} has no coupling of rows, and so no defence to compare; leave it out")
     bench = Bench(federation, model, options, graph)
     tried = [(each, with_parameters(each, robust=robust or each.robust or each.defence)) for each in methods]
     alone_too = make(ALONE, methods[0].model_dump(include=set(Sgd.model_fields)))

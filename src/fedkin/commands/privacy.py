@@ -55,8 +55,9 @@ def privacy(
         whole = "" if budget is None else f" of {budget:g}"
         show.console().print(f"ε spent{whole} at δ = {at:g}, hiding one {level}", highlight=False)
         listed = show.table("client", "ε")
-        for name, epsilon in sorted(clients.items(), key=lambda entry: -entry[1]):
-            listed.add_row(name, f"{epsilon:.4g}")
+        told = {name: f"{epsilon:.4g}" for name, epsilon in clients.items()}
+        for name in sorted(told, key=lambda name: (-float(told[name]), name)):
+            listed.add_row(name, told[name])
         show.console().print(listed)
     if not spent:
         show.say("nothing is spent")

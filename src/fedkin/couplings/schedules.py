@@ -43,15 +43,26 @@ def fall_within(rounds: float, beta: float, nu0: float = 1.0) -> float:
     return float(1 - (beta / nu0) ** (1 / rounds))
 
 
-def increasing_rank(tau: int, every: int = 1) -> Schedule:
-    """ν_t = min(τ, 1 + ⌊(t−1)/Δ⌋): one mode more every Δ rounds, up to τ (FedPnP, hard).
+def increasing_rank(tau: int, every: float = 1) -> Schedule:
+    """ν_t = min(τ, 1 + ⌊(t−1)/Δ⌋): one mode more every Δ rounds, up to τ (FedPnP, hard); several a round for Δ < 1.
 
     >>> [increasing_rank(tau=3, every=2)(t) for t in (1, 2, 3, 4, 5, 9)]
     [1, 1, 2, 2, 3, 3]
+    >>> [increasing_rank(tau=7, every=1 / 3)(t) for t in (1, 2, 3, 4)]
+    [1, 4, 7, 7]
     """
-    if every < 1 or tau < 1:
-        raise FedkinError(f"schedule: tau and every must be at least 1, not {tau!r} and {every!r}")
-    return lambda t: min(tau, 1 + (t - 1) // every)
+    if every <= 0 or tau < 1:
+        raise FedkinError(f"schedule: tau must be at least 1 and every greater than 0, not {tau!r} and {every!r}")
+    return lambda t: min(tau, 1 + int((t - 1) / every + 1e-9))
+
+
+def grow_within(rounds: float, tau: int) -> float:
+    """The Δ ≤ 1 with which ν grows from 1 mode to τ within so many rounds: the paper's 1 where that is enough.
+
+    >>> grow_within(20, tau=16), grow_within(15, tau=61), grow_within(0, tau=61)
+    (1.0, 0.25, 1.0)
+    """
+    return 1.0 if rounds < 1 or tau == 1 else min(1.0, rounds / (tau - 1))
 
 
 def checked_schedule(schedule: Schedule) -> Schedule:

@@ -38,7 +38,15 @@ import torch
 from torch import Tensor
 
 from fedkin.algorithms.fedu import FedU, LaplacianRegularised
-from fedkin.diagnostics.theory import Curvature, ask_everyone, quadratics, stationary_point, steepest, visiting
+from fedkin.diagnostics.theory import (
+    Curvature,
+    ask_everyone,
+    curvature_asked,
+    quadratics,
+    stationary_point,
+    steepest,
+    visiting,
+)
 from fedkin.errors import FedkinError
 from fedkin.federation import Federation
 from fedkin.graphs import ClientGraph
@@ -153,13 +161,9 @@ def convergence(
     curvatures, ‖∇F_k‖² and the variance of its gradient; for least squares also Hessian and gradient, which give W* and with
     it Lemma 1's σ². For other losses take the rows of a run near its end. `options` are those of a run (cohort, dtype, …).
     """
-    with visiting(federation, model, algorithm, graph, rows, seed, options) as (run, linked, at):
-        setting = run.setting
-        shared = {
-            "iterations": iterations,
-            "weight_decay": algorithm.weight_decay,
-            "batch_size": algorithm.batch_size,
-        }
+    with visiting(federation, model, algorithm, graph, rows, seed, options) as (run, at):
+        setting, linked = run.setting, algorithm.linked(run.setting)
+        shared = {**curvature_asked(algorithm, iterations), "batch_size": algorithm.batch_size}
         told = ask_everyone(run, f"{__name__}:fedu_constants", at, shared)
         found = {key: told[key].double().numpy() for key in ("loss", "least", "most", "square", "noise")}
         counted = count_steps(setting.sizes, algorithm.batch_size, algorithm.epochs, algorithm.steps)

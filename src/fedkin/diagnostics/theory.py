@@ -1,4 +1,4 @@
-"""FedU's theory as diagnostics: what the analysis assumes, measured on a federation, its model and its graph.
+"""Theory as diagnostics: what FedU's analysis assumes, and whether pFedMe's inner steps settle, measured on a federation.
 
 >>> from fedkin import data, theory
 >>> from fedkin.algorithms import FedU
@@ -24,7 +24,9 @@ import torch
 from scipy.sparse.linalg import MatrixRankWarning, spsolve
 from torch import Tensor
 
+from fedkin.algorithm import Algorithm
 from fedkin.algorithms.fedu import LaplacianRegularised
+from fedkin.algorithms.pfedme import PFedMe
 from fedkin.clients import Replies
 from fedkin.couplings import safe_step, stability
 from fedkin.errors import FedkinError
@@ -95,8 +97,8 @@ def diagnose(
     disclose one number each. For a linear model with squared error the distance to the stationary point is given too:
     then clients disclose the Hessian and gradient of their loss. `options` are those of a run (dtype, engine, …).
     """
-    with visiting(federation, model, algorithm, graph, rows, seed, options) as (run, linked, at):
-        shared = {"iterations": iterations, "weight_decay": algorithm.weight_decay}
+    with visiting(federation, model, algorithm, graph, rows, seed, options) as (run, at):
+        shared, linked = curvature_asked(algorithm, iterations), algorithm.linked(run.setting)
         curved = ask_everyone(run, f"{__name__}:smoothness", at, shared)
         known, distance = quadratics(run, shared), None
         if known is not None:
@@ -114,17 +116,69 @@ def diagnose(
     )
 
 
+@dataclass(frozen=True)
+class InnerSteps:
+    """pFedMe's steps θ ← θ − γ_p(∇f_k(θ) + λ(θ − w)): gradient descent on a function of smoothness λ + β_k."""
+
+    rate: float
+    """γ_p."""
+    lam: float
+    """λ."""
+    smoothness: np.ndarray
+    """β_k = ‖∇²f_k‖ of every client at the models that were looked at, (K,): a lower bound of the constant."""
+
+    @property
+    def factor(self) -> np.ndarray:
+        """γ_p(λ + β_k), (K,): up to 1 a step never passes the proximal point, below 2 steps settle, beyond they grow."""
+        return self.rate * (self.lam + self.smoothness)
+
+    @property
+    def largest_rate(self) -> float:
+        """The γ_p at which the steepest client's steps would no longer settle: 2/(λ + max_k β_k)."""
+        return 2 / (self.lam + float(self.smoothness.max()))
+
+    def __str__(self) -> str:
+        grow = int(np.sum(self.factor >= 2))
+        return (
+            f"γ_p(λ + β)             up to {self.factor.max():.4g}: steps grow at {grow} of {len(self.factor)} clients "
+            f"(all settle for γ_p < {self.largest_rate:.4g})"
+        )
+
+
+def inner_steps(
+    federation: Federation,
+    model: ModelLike,
+    algorithm: PFedMe,
+    rows: np.ndarray | Tensor | None = None,
+    seed: int = 0,
+    iterations: int = 50,
+    **options: Any,
+) -> InnerSteps:
+    """Whether pFedMe's inner steps settle: γ_p(λ + β_k) < 2, with β_k at `rows` (K, B) (default: the initial weights).
+
+    A run refuses γ_p·λ ≥ 2 before it starts; β_k is the clients' to measure, each on its training samples (see `diagnose`).
+    """
+    with visiting(federation, model, algorithm, None, rows, seed, options) as (run, at):
+        told = ask_everyone(run, f"{__name__}:smoothness", at, curvature_asked(algorithm, iterations))
+    return InnerSteps(algorithm.personal_lr, algorithm.lam, told["smoothness"].double().numpy())
+
+
+def curvature_asked(algorithm: Algorithm, iterations: int) -> dict[str, Any]:
+    """What a client is told to measure the curvature of its loss."""
+    return {"iterations": iterations, "weight_decay": algorithm.weight_decay}
+
+
 @contextmanager
 def visiting(
     federation: Federation,
     model: ModelLike,
-    algorithm: LaplacianRegularised,
+    algorithm: Algorithm,
     graph: ClientGraph | str | None,
     rows: np.ndarray | Tensor | None,
     seed: int,
     options: Mapping[str, Any],
-) -> Iterator[tuple[Run, ClientGraph, Tensor]]:
-    """A run that trains nothing, the graph of its step, and the models to look at: `rows` (K, B), or the initial ones."""
+) -> Iterator[tuple[Run, Tensor]]:
+    """A run that trains nothing, and the models to look at: `rows` (K, B), or the initial ones."""
     settings = make_options(rounds=0, seed=seed, **{"dtype": "float64", **options})
     run = make_run(federation, model, algorithm, settings, graph)
     try:
@@ -133,7 +187,7 @@ def visiting(
             raise FedkinError(
                 f"rows have shape {tuple(at.shape)}; this model and federation need {tuple(run.state.rows.shape)}"
             )
-        yield run, algorithm.linked(run.setting), at
+        yield run, at
     finally:
         run.close()
 

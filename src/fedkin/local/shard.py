@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.compute.memory import keep_freed
 from fedkin.compute.threads import one_thread
 from fedkin.federation import Federation
 from fedkin.federation.split import PARTS
@@ -29,6 +30,8 @@ from fedkin.streams import Streams, client_keys
 from fedkin.task.choice import augmentation_of
 
 T = TypeVar("T")
+PASS = 2**18
+"""Numbers of rows that a worker looks at together, where it only looks at them."""
 
 
 class Shard:
@@ -72,6 +75,7 @@ class Shard:
         """The host's own ledger of private training, which the server side can neither choose nor reset."""
         self.ledgers: dict[str | None, Ledger] = {}
         """Where the host has none: ledgers by the file that the run names."""
+        keep_freed()
         self._make_kernels()
         self._pool: ThreadPoolExecutor | None = None
 
@@ -134,6 +138,21 @@ class Shard:
                 return
             for _ in self._threads().map(work, items):
                 pass
+
+    def per_row(self, measure: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+        """`measure` of rows (k, …), one number each, (k,): as many at a time, by every worker, as its cache holds.
+
+        All threads at work on one such pass would wait for the last of them, which another process may have stopped.
+        """
+        some = max(1, PASS // max(1, rows[0][:1].numel()))
+        parts = [slice(start, start + some) for start in range(0, len(rows[0]), some)]
+        found: dict[int, Tensor] = {}
+
+        def work(part: slice) -> None:
+            found[part.start] = measure(*(each[part] for each in rows))
+
+        self.each(work, parts)
+        return torch.cat([found[part.start] for part in parts]) if parts else measure(*rows)
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:

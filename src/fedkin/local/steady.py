@@ -104,9 +104,9 @@ def slower(request: Request, factor: float) -> Request:
 def is_wild(shard: Shard, ids: np.ndarray, rows: Tensor, trained: Trained) -> np.ndarray:
     """Whose training (k,) ended in no number, or rose to beyond what a network of zeros costs."""
     start = rows if trained.start is None else trained.start
-    wild = ~(trained.rows.sum(dim=1).isfinite() & trained.loss.isfinite()).cpu().numpy()
+    wild = ~(shard.per_row(_sums, trained.rows).isfinite() & trained.loss.isfinite()).cpu().numpy()
     if trained.personal is not None:
-        wild |= ~trained.personal.sum(dim=1).isfinite().cpu().numpy()
+        wild |= ~shard.per_row(_sums, trained.personal).isfinite().cpu().numpy()
     layout = shard.spec.layout
     times = BEYOND if layout.width == layout.n_parameters else BEYOND_WITH_STATISTICS
     some = np.flatnonzero((trained.loss > times / 2).cpu().numpy())
@@ -117,6 +117,10 @@ def is_wild(shard: Shard, ids: np.ndarray, rows: Tensor, trained: Trained) -> np
         if len(some):
             wild[some] |= _beyond(times, shard, ids[some], trained.rows[some], trained.personal[some])
     return wild
+
+
+def _sums(rows: Tensor) -> Tensor:
+    return rows.sum(dim=1)
 
 
 def _beyond(times: float, shard: Shard, ids: np.ndarray, before: Tensor, after: Tensor) -> np.ndarray:

@@ -210,7 +210,7 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
             else:
                 trained, counters = known
             start, n = rows if trained.start is None else trained.start, shard.spec.layout.n_parameters
-            reply = {"loss": trained.loss, "moved": distances(trained.rows, start, n), **trained.extra}
+            reply = {"loss": trained.loss, "moved": distances(shard, trained.rows, start, n), **trained.extra}
             if shared.get("sgd", {}).get("privacy"):
                 reply |= _account(shard, request)
             model = trained.rows if trained.personal is None else trained.personal
@@ -225,7 +225,7 @@ def training_task(name: str) -> Callable[[TrainingTask], TrainingTask]:
                 for which, columns in stays.items():
                     own[which] = trained.rows[:, columns]
                 if own:
-                    _commit(shard, request.ids, own, sound=_finite(trained.rows, *own.values()))
+                    _commit(shard, request.ids, own, sound=_finite(shard, trained.rows, *own.values()))
             else:
                 ahead.remember(shard, name, request, trained, counters)
             reply["rows"] = trained.rows[:, travelling(shard, stays)] if stays else trained.rows
@@ -246,16 +246,15 @@ def _account(shard: Shard, request: Request) -> dict[str, Tensor]:
     return {"loss": loss, **Account(shard, request.ids, request.sgd, privacy).told()}
 
 
-def distances(here: Tensor, there: Tensor, n: int) -> Tensor:
-    """How far the first n columns of rows (k, B) lie apart, (k,); a few rows at a time, whose differences stay in the cache."""
-    some = max(1, 2**18 // max(1, n))
-    return torch.cat([(a[:, :n] - b[:, :n]).norm(dim=1).double() for a, b in zip(here.split(some), there.split(some))])
+def distances(shard: Shard, here: Tensor, there: Tensor, n: int) -> Tensor:
+    """How far the first n columns of rows (k, B) lie apart, (k,)."""
+    return shard.per_row(lambda a, b: (a[:, :n] - b[:, :n]).norm(dim=1).double(), here, there)
 
 
-def _finite(*values: Tensor) -> np.ndarray:
+def _finite(shard: Shard, *values: Tensor) -> np.ndarray:
     """Which clients have no NaN and no infinity in any of the (k, …) arrays, (k,) bool."""
-    sums = torch.stack([value.reshape(len(value), -1).sum(dim=1).double() for value in values])
-    return torch.isfinite(sums).all(dim=0).cpu().numpy()
+    sums = [shard.per_row(lambda some: some.reshape(len(some), -1).sum(dim=1).double(), value) for value in values]
+    return torch.isfinite(torch.stack(sums)).all(dim=0).cpu().numpy()
 
 
 def _commit(shard: Shard, ids: np.ndarray, own: dict[str, Tensor], sound: np.ndarray) -> None:

@@ -14,7 +14,7 @@ from fedkin.federation import Federation
 ORIGINALS: dict[str, dict[str, Any]] = {
     "afl": {"average": True},
     "dfedu": {"eta": 0.01},
-    "fedpnp": {"eta": 0.1},
+    "fedpnp": {"eta": 0.1, "delta": 1},
     "fedrelax": {"inner_steps": 1},
     "fedska": {"granularity": "client", "server_optimiser": "sgd"},
     "fedu": {"eta": 0.01},

@@ -13,9 +13,12 @@ import torch
 from fedkin.errors import FedkinError
 from fedkin.graphs.directed import peers_of
 from fedkin.result import History, Result
+from fedkin.result.blended import Blends
 from fedkin.result.combined import CombinedModels, Parts
 
 Table = Mapping[str, list[float]]
+PER_CLIENT = ("start_kin", "statistics", "roc", "calibration", "alone_roc", "alone_calibration")
+"""Arrays with a row for each client."""
 
 
 def grown(result: Result, joined: Result) -> Result:
@@ -26,9 +29,8 @@ def grown(result: Result, joined: Result) -> Result:
     """
     if tuple(joined.facts.get("peers", ())) != result.names:
         raise FedkinError("these newcomers joined another run; join this one first")
-    names, models = (*result.names, *joined.names), result.models
-    spec = models.spec if isinstance(models, CombinedModels) else None
-    parts = _parts(result, joined)
+    names = (*result.names, *joined.names)
+    models = _blended(result, joined) if isinstance(result.models, Blends) else _combined(result, joined)
     metrics = {when: _both(table, joined.metrics[when], result, joined) for when, table in result.metrics.items()}
     last, new = result.history[-1], joined.history[-1]
     told = {"participants": len(names), "pre": metrics["pre"], "post": metrics["post"]}
@@ -39,17 +41,17 @@ def grown(result: Result, joined: Result) -> Result:
         names=names,
         sizes=np.concatenate([result.sizes, joined.sizes]),
         server_rows=torch.cat([result.server_rows, joined.server_rows]),
-        models=CombinedModels(names, parts, spec, result.task.mixes_chances),
+        models=models,
         choice=(*result.choice, *joined.choice),
         metrics=metrics,
         history=History(names, [{**last, **told, **spent}]),
         extras={
-            **parts.tensors(),
+            **models.tensors(),
             **dict(zip(("kin_peers", "kin_weights"), map(torch.from_numpy, peers_of(kin)))),
-            "start_fedavg": result.extras["start_fedavg"],
+            **{name: result.extras[name] for name in ("start_fedavg",) if name in result.extras},
             **{
                 name: torch.cat([result.extras[name], joined.extras[name]])
-                for name in ("start_kin", "roc", "calibration", "alone_roc", "alone_calibration")
+                for name in PER_CLIENT
                 if name in result.extras and name in joined.extras
             },
         },
@@ -70,7 +72,20 @@ def _grown_kin(kin: sp.csr_array | None, joined: Result) -> sp.csr_array:
     return sp.csr_array(entries, shape=(size, size))
 
 
-def _parts(result: Result, joined: Result) -> Parts:
+def _blended(result: Result, joined: Result) -> Blends:
+    """Everybody's blends; those of the newcomers are of both's estimators already, in this order."""
+    was, new = result.models, joined.models
+    assert isinstance(was, Blends)
+    assert isinstance(new, Blends)
+    size = len(result.names)
+    weights = torch.zeros((size + len(joined.names),) * 2, dtype=was.weights.dtype)
+    weights[:size, :size], weights[size:] = was.weights, new.weights
+    fitted = {name: models.fitted[name] for models in (was, new) for name in models.names}
+    return Blends((*result.names, *joined.names), new.whose, fitted, weights, new.sizes, was.classes)
+
+
+def _combined(result: Result, joined: Result) -> CombinedModels:
+    spec = result.models.spec if isinstance(result.models, CombinedModels) else None
     clients, counters = [], torch.zeros(0)
     for each in (result, joined):
         own = Parts.read(each.extras, len(each.names))
@@ -80,7 +95,8 @@ def _parts(result: Result, joined: Result) -> Parts:
         for k in range(len(each.names)):
             part = own.of_client(k)
             clients.append(list(zip(part["rows"], part["weights"].tolist(), part["temperatures"].tolist())))
-    return Parts.of(clients, counters)
+    names, parts = (*result.names, *joined.names), Parts.of(clients, counters)
+    return CombinedModels(names, parts, spec, result.task.mixes_chances)
 
 
 def _both(one: Table, other: Table, result: Result, joined: Result) -> dict[str, list[float]]:

@@ -23,11 +23,13 @@ from fedkin.models import ModelLike, ModelSpec
 from fedkin.models.frozen import freeze, with_frozen
 from fedkin.portfolio.effort import EFFORTS
 from fedkin.portfolio.kept import KeptMembers
+from fedkin.portfolio.mixed_join import join_mixed
 from fedkin.portfolio.outcome import outcome
 from fedkin.portfolio.search import MemberSearch
 from fedkin.portfolio.together import Folds
 from fedkin.portfolio.weights import Prior, Told, weigh
 from fedkin.result import Result
+from fedkin.result.blended import BLENDS
 from fedkin.roster import Roster
 from fedkin.run import Options, make_options, with_learning
 from fedkin.run.deployed import PSEUDO_SAMPLES
@@ -58,11 +60,13 @@ def join(
     refuse_strange(result, federation)
     named = result.config["model"]["name"] if model is None else model
     if named == "custom":
-        raise FedkinError("the run was trained with a model of your own; pass it: join(federation, model=…)")
+        raise FedkinError("the run was trained with models of your own; pass one: join(federation, model=…)")
     judged_as = {"metrics": result.task.metrics, "headline": result.task.headline}
     chosen = make_options(**{**result.config["run"], **judged_as, **({} if seed is None else {"seed": seed})})
     federation = with_learning(federation, chosen)
     newcomers = whole_training(federation)
+    if BLENDS in result.extras:
+        return join_mixed(result, newcomers, named, chosen)
     spec = spec_of_run(result, named, federation.task, chosen)
     count, used = EFFORTS[str(result.config["algorithm"]["effort"])].cut(newcomers.train.sizes)
     engine = spec, Streams(chosen.seed), chosen.workers, chosen.engine_options
@@ -122,7 +126,7 @@ def joined_by(
 
 def refuse_strange(result: Result, federation: Federation | Roster) -> None:
     """Refuse newcomers that do not fit a run, and runs that have nothing for them."""
-    if "start_kin" not in result.extras:
+    if "pooled" not in result.facts:
         raise FedkinError(f"{result.title} has nothing for newcomers; join a result of fedkin.auto")
     for name in federation.names:
         if name in result.names:

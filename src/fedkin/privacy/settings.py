@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fedkin.errors import unknown
 from fedkin.privacy.accounting import noise_for
 
 Level = Literal["sample", "client"]
@@ -66,4 +67,8 @@ class Privacy(BaseModel):
     def _a_table(cls, given: Any) -> Any:
         if isinstance(given, str):
             raise ValueError('give a table, for example {"level": "sample", "epsilon": 6, "delta": 1e-5, "clip": 1.0}')
+        if isinstance(given, dict):
+            for key in given:
+                if key not in cls.model_fields:
+                    raise unknown("key", key, [name for name in cls.model_fields if name != "planned"])
         return given

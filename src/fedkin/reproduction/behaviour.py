@@ -114,7 +114,8 @@ def _run(settings: Mapping[str, Any]) -> list[float]:
         made_up(settings["data"]["name"], clients, max(4, PROBE_SAMPLES // clients), 0.25), truth=truth
     )
     fraction = settings["run"].get("fraction", 1.0)
-    rounds = 1 + int(parameters.get("period") or 1)
+    period = parameters.get("period") or 1
+    rounds = 1 + (min(period) if isinstance(period, list) else int(period))
     graph = published_graph(settings["graph"], method, federation)
     options = make_options(
         rounds=rounds,

@@ -123,7 +123,8 @@ def _train(cell: Cell, folder: Path, watch: OnRound) -> CellRecord | None:
     result = run.run()
     if run.state.round < options.rounds:
         return None
-    record = record_of(result, cell.logs, method.model_dump().get("period") or 1)
+    inside = getattr(method, "in_groups", None) if method.model_dump().get("period") else None
+    record = record_of(result, cell.logs, inside or (lambda round: True))
     for test in everywhere:
         means = {when: curve.mean(axis=1) for when, curve in test.curves.items() if len(curve)}
         record["curve"] |= {f"global_{when}": {"round": test.tested, "mean": mean} for when, mean in means.items()}
@@ -140,10 +141,13 @@ def _until(watch: OnRound) -> Callback:
     return Until()
 
 
-def record_of(result: Result, logs: Sequence[str] = (), period: int = 1) -> CellRecord:
+def record_of(
+    result: Result, logs: Sequence[str] = (), counts: Callable[[int], bool] = lambda round: True
+) -> CellRecord:
     """What a cell keeps of a run: summaries *pre* and *post*, every client, the curve over rounds, some of the log.
 
-    Entries of the log are kept for every `period`-th round, with their last and smallest value.
+    Entries of the log are kept for the rounds that count (of FedCedar with a `period` those of Q), with their last and
+    smallest value.
     """
     import numpy as np
 
@@ -164,7 +168,7 @@ def record_of(result: Result, logs: Sequence[str] = (), period: int = 1) -> Cell
     record["curve"]["loss"] = {"round": [round for round, _ in losses], "mean": [loss for _, loss in losses]}
     record["clients"] = {when: result.metrics[when][result.metric] for when in ("pre", "post")}
     for key in logs:
-        kept = [(entry["round"], entry["log"].get(key)) for entry in result.history if entry["round"] % period == 0]
+        kept = [(entry["round"], entry["log"].get(key)) for entry in result.history if counts(entry["round"])]
         known = [(round, value) for round, value in kept if value is not None]
         record.setdefault("lines", {})[key] = dict(zip("xy", zip(*known)))
         if known:

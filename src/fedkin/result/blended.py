@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedkin.errors import FedkinError, unknown
 from fedkin.models.adapters.scikit import Classifier
 
-BLENDS = "blend_weights"
+BLENDS, BLENDED_SIZES = "blend_weights", "blend_sizes"
 
 
 def cautious(chances: np.ndarray, samples: int) -> np.ndarray:
@@ -64,21 +65,37 @@ def said(fitted: Any, x: np.ndarray, samples: int, classes: int) -> np.ndarray:
 
 
 class Blends(Mapping[str, Blend]):
-    """The clients' blends by name, from everybody's estimator and the weights (K, K) of each client's model."""
+    """The clients' blends by name, from the estimators of J clients and the weights (K, J) of each client's model.
+
+    The last K of the J are the clients themselves; before them are those of the run that newcomers joined.
+    """
 
     def __init__(
-        self, names: tuple[str, ...], fitted: Mapping[str, Any], weights: Tensor, sizes: np.ndarray, classes: int
+        self,
+        names: tuple[str, ...],
+        whose: tuple[str, ...],
+        fitted: Mapping[str, Any],
+        weights: Tensor,
+        sizes: np.ndarray,
+        classes: int,
     ) -> None:
-        self.names, self.fitted, self.weights, self.sizes, self.classes = names, fitted, weights, sizes, classes
-        if weights.shape != (len(names), len(names)) or not bool((weights.sum(dim=1) > 0).all()):
+        self.names, self.whose, self.fitted, self.weights = names, whose, fitted, weights
+        self.sizes, self.classes = sizes, classes
+        if weights.shape != (len(names), len(whose)) or not bool((weights.sum(dim=1) > 0).all()):
             raise FedkinError("the weights of the blends do not fit the clients; the result is damaged")
+        if sizes.shape != (len(whose),):
+            raise FedkinError("the sizes of the blends do not fit the clients; the result is damaged")
+
+    def tensors(self) -> dict[str, Tensor]:
+        """To be saved."""
+        return {BLENDS: self.weights, BLENDED_SIZES: torch.from_numpy(np.asarray(self.sizes))}
 
     def __getitem__(self, name: str) -> Blend:
         if name not in self.names:
             raise unknown("client", name, self.names)
         own = self.weights[self.names.index(name)].numpy()
         used = np.flatnonzero(own)
-        return Blend(tuple(self.fitted[self.names[j]] for j in used), own[used], self.sizes[used], self.classes)
+        return Blend(tuple(self.fitted[self.whose[j]] for j in used), own[used], self.sizes[used], self.classes)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

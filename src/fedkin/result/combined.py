@@ -128,6 +128,10 @@ class CombinedModels(Mapping[str, nn.Module]):
     def __init__(self, names: tuple[str, ...], parts: Parts, spec: ModelSpec | None, classes: bool) -> None:
         self.names, self.parts, self.spec, self.classes = names, parts, spec, classes
 
+    def tensors(self) -> dict[str, Tensor]:
+        """To be saved."""
+        return self.parts.tensors()
+
     def __getitem__(self, name: str) -> nn.Module:
         if name not in self.names:
             raise unknown("client", name, self.names)

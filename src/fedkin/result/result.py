@@ -22,7 +22,7 @@ from fedkin.graphs.directed import directed
 from fedkin.models import ModelLike, ModelSpec
 from fedkin.models.frozen import carrying, freeze
 from fedkin.models.memory import with_memory
-from fedkin.result.blended import BLENDS, Blends
+from fedkin.result.blended import BLENDED_SIZES, BLENDS, Blends
 from fedkin.result.combined import CombinedModels, Parts
 from fedkin.result.estimators_file import ESTIMATORS_FILE, SavedEstimators, estimators_to_bytes
 from fedkin.result.frozen_file import FROZEN_HASH, read_frozen, write_frozen
@@ -332,7 +332,8 @@ def load(directory: str | Path, model: ModelLike | None = None, accept_changes: 
 
 def _axes(facts: Mapping[str, Any], graph: ClientGraph | None) -> dict[str, int]:
     """How long the axes of a result's arrays are, as far as its other files tell (see `ARRAY_AXES`)."""
-    axes = {"K": len(facts["names"]), "C": len(facts["task"]["classes"]), "P": len(facts["facts"].get("peers", ()))}
+    peers = len(facts["facts"].get("peers", ()))
+    axes = {"K": len(facts["names"]), "C": len(facts["task"]["classes"]), "P": peers, "J": peers + len(facts["names"])}
     return axes if graph is None else {**axes, "E": graph.adjacency.nnz}
 
 
@@ -366,7 +367,9 @@ def _assembled(
     parts = Parts.read(extras, len(names))
     models: Mapping[str, Any] = SavedEstimators(out, names)
     if BLENDS in extras:
-        models = Blends(names, models, extras[BLENDS], tensors["sizes"].numpy(), len(task.classes))
+        whose = (*facts["facts"].get("peers", ()), *names)
+        sizes = extras.get(BLENDED_SIZES, tensors["sizes"]).numpy()  # runs of earlier versions have no newcomers
+        models = Blends(names, whose, SavedEstimators(out, whose), extras[BLENDS], sizes, len(task.classes))
     elif parts is not None:
         models = CombinedModels(names, parts, spec, task.mixes_chances)
     elif "models" in tensors:

@@ -116,12 +116,20 @@ ARRAY_AXES = {
     "rows": "K B", "models": "K M", "counters": "K N", "sizes": "K", "influence": "K K", "label_counts": "K C",
     "extra/kin": "K K", "extra/kin_peers": "K p", "extra/kin_weights": "K p+1", "extra/kin_of_peers": "K P",
     "extra/learned_graphs": "r K K", "extra/learned_rounds": "r", "extra/edge_traffic": "E 2",
-    "extra/roc": "K 22", "extra/calibration": "K 3 10", "extra/blend_weights": "K K",
+    "extra/roc": "K 22", "extra/calibration": "K 3 10", "extra/blend_weights": "K J", "extra/blend_sizes": "J", "extra/statistics": "K q",
     "extra/alone_roc": "K 22", "extra/alone_calibration": "K 3 10", "extra/start_kin": "s M", "extra/start_fedavg": "1 M",
 }  # fmt: skip
-"""The axes of every array of a result. K: clients, C: classes, P: clients of the run that newcomers joined, E: entries of the
-graph's adjacency; other letters stand for one number throughout."""
-WHOLE_NUMBERS = ("sizes", "counters", "label_counts", "extra/kin_peers", "extra/learned_rounds", "extra/edge_traffic")
+"""The axes of every array of a result. K: clients, C: classes, P: clients of the run that newcomers joined, J: both, E: entries of
+the graph's adjacency; other letters stand for one number throughout."""
+WHOLE_NUMBERS = (
+    "sizes",
+    "extra/blend_sizes",
+    "counters",
+    "label_counts",
+    "extra/kin_peers",
+    "extra/learned_rounds",
+    "extra/edge_traffic",
+)
 """Whole numbers from 0; all others are floating-point numbers."""
 MAY_DIVERGE = ("rows", "models", "extra/start_kin", "extra/start_fedavg")
 """Weights, where NaN is no sign of damage; all others are finite."""

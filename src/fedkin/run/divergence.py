@@ -22,7 +22,8 @@ def refuse_divergence(number: int, state: State, setting: Setting, asked: int, o
     if "rows" in state.arrays:
         ids = setting.everyone if state.changed is None else state.changed
         rows = state.rows if state.changed is None else state.rows[torch.from_numpy(ids)]
-        if not bool(torch.isfinite(rows.sum())):
+        seen = rows[:1] if rows.stride(0) == 0 else rows  # one row that all have
+        if not bool(torch.isfinite(seen.sum())):
             bad = torch.isfinite(rows).all(dim=1).logical_not().nonzero()
             diverged += [setting.names[ids[int(k)]] for k in bad]
     if diverged:

@@ -17,6 +17,7 @@ from fedkin import algorithms
 from fedkin.algorithm import Algorithm, Setting, State
 from fedkin.clients import Clients, Replies, joined
 from fedkin.compute.placement import on_device
+from fedkin.compute.threads import one_thread
 from fedkin.errors import EveryoneFailed, FedkinError
 from fedkin.files import FileBatch
 from fedkin.graphs import ClientGraph
@@ -46,6 +47,9 @@ INFLUENCE_LIMIT = 1500
 
 SKIPS = 3
 """So many rounds in a row in which all of a cohort fail end the run; of all clients, one."""
+
+FEW = 2**20
+"""Up to so many numbers in rows, or pairs of clients, the server's part of a round takes longer to wake a second thread for than to do."""
 
 ASK_LIMIT = 2**28
 """Rows of more bytes than this are evaluated some clients at a time, by methods that write over rows in place."""
@@ -212,10 +216,11 @@ class Run:
         if self.allowance is not None:
             state = self.allowance.pay(cohort, state)
         try:
-            self.state = self.algorithm.round(state, self.clients, cohort, self.setting)
-            if self.allowance is not None:
-                self.state = self.allowance.noted(self.state)
-            refuse_divergence(number, self.state, self.setting, len(cohort), self.out)
+            with one_thread(len(self.setting) * max(len(self.setting), self.setting.spec.layout.width) <= FEW):
+                self.state = self.algorithm.round(state, self.clients, cohort, self.setting)
+                if self.allowance is not None:
+                    self.state = self.allowance.noted(self.state)
+                refuse_divergence(number, self.state, self.setting, len(cohort), self.out)
             self.skipped = 0
         except EveryoneFailed as problem:  # of some clients alone, and perhaps all at one site: others may do better
             self.skipped += 1

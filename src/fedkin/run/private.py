@@ -142,9 +142,14 @@ class Allowance:
         """Nobody can take part in even one round."""
         if bool((state.arrays["rounds_left"] <= self.reserve).all()):
             k = int(state.arrays["epsilon"].argmax())
+            budget, name = self.privacy.epsilon, self.setting.names[k]
+            alone = epsilon_of((1 + self.reserve) * self._costs()[k], self.privacy.delta)
+            tested = " and the test of what it trains" if self.reserve else ""
+            done = f"all {self.setting.rounds} rounds are done, and " if state.round >= self.setting.rounds else ""
             raise FedkinError(
-                f"the privacy budget does not last for another round: client {self.setting.names[k]!r} has used ε = {float(state.arrays['epsilon'][k]):.4g} "
-                f"of {self.privacy.epsilon:g} (δ = {self.privacy.delta:g}); allow a larger epsilon, or more noise"
+                f"{done}the privacy budget does not last for another round: client {name!r} has used "
+                f"ε = {float(state.arrays['epsilon'][k]):.4g} of {budget:g} (δ = {self.privacy.delta:g}), and a round{tested} "
+                f"alone takes {alone:.3g}; allow a larger epsilon, or more noise"
             )
 
     def among(self, cohort: np.ndarray, state: State) -> np.ndarray:

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from fedkin.local.batches import Batch
 from fedkin.local.kernels.linear import chain_of
-from fedkin.local.kernels.looped import LoopedKernel
+from fedkin.local.kernels.looped import LoopedKernel, pooled_first
 from fedkin.local.noise import Noise
 from fedkin.models import ModelSpec
 from fedkin.task.losses import PerSample
@@ -32,6 +32,9 @@ WIDEST, LARGEST = 32, 8192
 def groupable(module: nn.Module, inputs: Tensor) -> bool:
     """Whether a network is a plain chain of layers that can be grouped and gains by it; `inputs` (n, *input) to try."""
     layers = [layer for _, layer in chain_of("", module)]
+    own = [layer for layer in layers if any(True for _ in layer.parameters())]
+    if len({*map(id, own)}) < len(own):  # parameters at several places have the name of one of them
+        return False
     if not any(type(layer) in (nn.Conv2d, *_NORMS) for layer in layers):
         return False
     for layer in layers:
@@ -66,7 +69,7 @@ class GroupedKernel:
         self.noise: Noise | None = None
         self.alone = LoopedKernel(spec, loss, channels_last)
         module = spec.template()
-        self.layers = list(chain_of("", module))
+        self.layers = pooled_first(chain_of("", module))
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         self.frozen = {name: tensors[name].detach() for name in spec.layout.frozen}
         self.first_alone = first_alone(self.layers[0][1])

@@ -69,9 +69,10 @@ def dense_layers(module: nn.Module, layout: Layout) -> list[Dense] | None:
 
 
 def chain_of(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The layers of nested nn.Sequentials in turn, with their names."""
+    """The layers of nested nn.Sequentials in turn, with their names; a layer that stands at several places comes as often."""
     if type(module) is nn.Sequential:
-        for name, child in module.named_children():
+        for name, child in module._modules.items():  # `named_children` tells each layer once
+            assert child is not None
             yield from chain_of(f"{prefix}.{name}".lstrip("."), child)
     else:
         yield prefix, module

@@ -7,12 +7,14 @@ module, and running statistics land in the row's buffer columns by themselves.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedkin.local.batches import Batch
+from fedkin.local.kernels.linear import chain_of
 from fedkin.local.noise import Noise
 from fedkin.models import ModelSpec
 from fedkin.task.losses import PerSample
@@ -37,6 +39,7 @@ class LoopedKernel:
         self.tensors = [(slot, tensors[slot.name]) for slot in self.layout.slots]
         self.trained = [(slot, self.parameters[slot.name]) for slot in self.layout.parameters]
         self.counters = [tensors[name] for name in self.layout.counters]
+        self.forward = in_best_order(self.module)
         self.norms = [m for m in self.module.modules() if isinstance(m, _NORMS)]
         self._row: tuple[int, ...] | None = None
         self._slopes: int | None = None
@@ -60,7 +63,7 @@ class LoopedKernel:
             answers = []
             for row, inputs in zip(rows, x):
                 self._bind(row)
-                answer = self.module(inputs.to(memory_format=self.memory_format))
+                answer = self.forward(inputs.to(memory_format=self.memory_format))
                 answers.append(answer.reshape(len(inputs), -1))
         self.module.train()
         return torch.stack(answers)
@@ -83,7 +86,7 @@ class LoopedKernel:
                     tensor.copy_(value)
             for norm in self.norms:
                 norm.train(n > 1)  # the variance of one sample is undefined: such a batch uses the running statistics
-            outputs = self.module(inputs.to(memory_format=self.memory_format))
+            outputs = self.forward(inputs.to(memory_format=self.memory_format))
             loss = (self.loss(outputs, targets, *(entry[k, :n] for entry in more)) * share).sum()
             loss.backward()
             if counters is not None:
@@ -91,3 +94,27 @@ class LoopedKernel:
                     counters[k, c] = tensor
             losses.append(loss.detach())
         return torch.stack(losses)
+
+
+def pooled_first(layers: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+    """The layers of a chain with every ReLU behind the max pooling that follows it.
+
+    max commutes with x ↦ max(x, 0): the same numbers bit by bit, and the same gradients, since a window without a positive
+    entry has none either way. The ReLU passes over, and masks on the way back, a quarter of the entries.
+    """
+    found: list[tuple[str, nn.Module]] = []
+    for name, layer in layers:
+        pools = type(layer) is nn.MaxPool2d and not layer.return_indices
+        place = len(found) - 1 if pools and found and type(found[-1][1]) is nn.ReLU else len(found)
+        found.insert(place, (name, layer))
+    return found
+
+
+def in_best_order(module: nn.Module) -> nn.Module:
+    """The module, or where it is a plain chain that nobody listens to, its layers in the order of `pooled_first`."""
+    chain = list(chain_of("", module))
+    ordered = pooled_first(chain)
+    heard = any(layer._forward_hooks or layer._forward_pre_hooks for layer in module.modules())
+    if heard or ordered == chain:
+        return module
+    return nn.Sequential(*(layer for _, layer in ordered))

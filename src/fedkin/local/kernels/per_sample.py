@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 
 from fedkin.local.kernels.vmapped import VmappedKernel
 from fedkin.local.noise import Drop
@@ -30,7 +30,7 @@ class PerSampleKernel(VmappedKernel):
         def of_one(
             parameters: dict[str, Tensor], fixed: dict[str, Tensor], masks: dict[str, Tensor], x: Tensor, y: Tensor
         ) -> Tensor:
-            outputs = functional_call(self.module, {**parameters, **fixed, **masks}, (x[None],))
+            outputs = self._call({**parameters, **fixed, **masks}, x[None])
             return loss(outputs, y[None]).sum()
 
         self._each = vmap(grad_and_value(of_one), in_dims=(None, None, 0, 0, 0), randomness="error")

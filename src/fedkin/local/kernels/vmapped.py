@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from fedkin.local.batches import Batch
+from fedkin.local.kernels.attention import Unfused
 from fedkin.local.kernels.recurrent import stackable
 from fedkin.local.noise import Drop, Masked, Noise, masked
 from fedkin.models import ModelSpec
@@ -27,20 +28,33 @@ class VmappedKernel:
         self.module = stackable(masked(spec.template())).train()
         names = [name for name, layer in self.module.named_modules() if isinstance(layer, Masked)]
         self.masks = [next(n for n in names if f".{n}".endswith(f".{drop.name}")) + ".mask" for drop in drops]
+        self.attention: Unfused | None = Unfused()
+        """None: the first pass asked for no attention."""
         self.chunk = max(8, min(50, 2**24 // (8 * max(self.layout.n_parameters, 1))))
 
         def total(
             parameters: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor, *more: Tensor
         ) -> Tensor:
-            outputs = functional_call(self.module, {**parameters, **fixed}, (x,))
+            outputs = self._call({**parameters, **fixed}, x)
             return (loss(outputs, y, *more) * w).sum()
 
         self._gradient = vmap(grad_and_value(total), randomness="error")
 
         def predict(tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-            return functional_call(self.module, tensors, (x,)).reshape(len(x), -1)
+            return self._call(tensors, x).reshape(len(x), -1)
 
         self._outputs = vmap(predict)
+
+    def _call(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
+        """The module of one client, from inside vmap."""
+        if self.attention is None:
+            plain: Tensor = functional_call(self.module, tensors, (x,))
+            return plain
+        with self.attention:
+            outputs: Tensor = functional_call(self.module, tensors, (x,))
+        if not self.attention.met:
+            self.attention = None
+        return outputs
 
     def _tensors(self, rows: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         parameters = {slot.name: slot.view(rows) for slot in self.layout.parameters}

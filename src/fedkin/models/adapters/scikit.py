@@ -182,6 +182,25 @@ def pair_weights(samples: Augmented, task: Task) -> Iterator[np.ndarray]:
         yield np.stack([1 - ones[:, c], ones[:, c] * heavy[:, c]], axis=1) * weight
 
 
+def held_bytes(model: Any) -> int:
+    """Bytes of the arrays that a fitted estimator holds: what travels with it. What it keeps outside of NumPy does not count."""
+    seen: dict[int, Any] = {}
+
+    def inside(part: Any) -> int:
+        if id(part) in seen:
+            return 0
+        seen[id(part)] = part  # kept, so that no other part gets its number
+        if isinstance(part, np.ndarray):
+            return sum(map(inside, part.ravel())) if part.dtype == object else part.nbytes
+        if isinstance(part, dict | list | tuple):
+            return sum(map(inside, part.values() if isinstance(part, dict) else part))
+        if hasattr(part, "__dict__"):
+            return inside(vars(part)) if type(part).__module__ != "builtins" and not isinstance(part, type) else 0
+        return inside(part.__getstate__())  # scikit-learn's trees
+
+    return inside(model)
+
+
 def _declared_type(estimator: Any) -> str | None:
     """What an estimator says it is, by scikit-learn's tags; None where it says nothing."""
     from sklearn.utils import get_tags
