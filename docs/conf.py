@@ -41,6 +41,7 @@ autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
 add_module_names = False
+smartquotes_action = "qe"  # dashes stay as they are: --seed is no dash
 default_role = "code"  # docstrings write `names` as Markdown does
 copybutton_prompt_text = r">>> |\$ "
 copybutton_prompt_is_regexp = True
