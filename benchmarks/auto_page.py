@@ -25,6 +25,7 @@ FIXED = (
 )
 RIVALS = ("local", *FIXED)
 EFFORTS = ("quick", "standard", "thorough")
+DIVERGED = 1e12
 HARM = 0.03
 """Goal: never more than this share of the clients significantly worse than both Locals."""
 
@@ -50,8 +51,13 @@ def by_case(records: Records) -> dict[str, list[dict[str, Any]]]:
 
 
 def mean(runs: Records, method: str, key: str = "mean") -> float:
-    """A number of a method, averaged over seeds; NaN where it failed."""
-    return float(np.mean([run["methods"].get(method, {}).get(key, np.nan) for run in runs]))
+    """A number of a method, averaged over seeds; NaN where it failed or diverged in one."""
+    return float(np.mean([number(run, method, key) for run in runs]))
+
+
+def number(run: dict[str, Any], method: str, key: str) -> float:
+    value = run["methods"].get(method, {}).get(key)
+    return float("nan") if value is None or abs(value) > DIVERGED else float(value)
 
 
 def larger_is_better(runs: Records) -> bool:
