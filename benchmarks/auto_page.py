@@ -184,7 +184,8 @@ def cost(cases: dict[str, list[dict[str, Any]]]) -> str:
         alone = spent(runs)
         if key == "cpu" and effort in alone:
             return float(alone[effort]["cpu"] / alone["fedavg"]["cpu"])
-        return mean(runs, f"auto {effort}", key) / mean(runs, "fedavg", key)
+        both = [run for run in runs if np.isfinite(number(run, "fedavg", key))]
+        return mean(both, f"auto {effort}", key) / mean(both, "fedavg", key)
 
     def times(value: float) -> str:
         return f"{value:.1f}×" if np.isfinite(value) else "–"
@@ -210,7 +211,8 @@ def spent(runs: Records) -> dict[str, dict[str, float]]:
 
 
 def _seconds(runs: Records) -> str:
-    return f"{spent(runs)['fedavg']['cpu']:.2f}" if spent(runs) else f"{mean(runs, 'fedavg', 'cpu'):.2f}"
+    took = [number(run, "fedavg", "cpu") for run in runs]
+    return f"{spent(runs)['fedavg']['cpu'] if spent(runs) else np.nanmean(took):.2f}"
 
 
 def memory(runs: Records) -> str:
