@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from auto_page import Records, best_fixed, larger_is_better, mean
+from PIL import Image
 
 SHOWN = (
     ("fedavgft", "FedAvg + fine-tuning", "o", "#b0aea6"),
@@ -48,4 +49,7 @@ def draw(cases: Mapping[str, Records], path: Path) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(left=False)
     figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=100)
+    with Image.open(path) as drawn:  # a small file: few colours
+        picture = drawn.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    picture.save(path, optimize=True)

@@ -25,6 +25,7 @@ FIXED = (
 )
 RIVALS = ("local", *FIXED)
 EFFORTS = ("quick", "standard", "thorough")
+DIVERGED = 1e12
 HARM = 0.03
 """Goal: never more than this share of the clients significantly worse than both Locals."""
 
@@ -50,8 +51,13 @@ def by_case(records: Records) -> dict[str, list[dict[str, Any]]]:
 
 
 def mean(runs: Records, method: str, key: str = "mean") -> float:
-    """A number of a method, averaged over seeds; NaN where it failed."""
-    return float(np.mean([run["methods"].get(method, {}).get(key, np.nan) for run in runs]))
+    """A number of a method, averaged over seeds; NaN where it failed or diverged in one."""
+    return float(np.mean([number(run, method, key) for run in runs]))
+
+
+def number(run: dict[str, Any], method: str, key: str) -> float:
+    value = run["methods"].get(method, {}).get(key)
+    return float("nan") if value is None or abs(value) > DIVERGED else float(value)
 
 
 def larger_is_better(runs: Records) -> bool:
@@ -178,7 +184,8 @@ def cost(cases: dict[str, list[dict[str, Any]]]) -> str:
         alone = spent(runs)
         if key == "cpu" and effort in alone:
             return float(alone[effort]["cpu"] / alone["fedavg"]["cpu"])
-        return mean(runs, f"auto {effort}", key) / mean(runs, "fedavg", key)
+        both = [run for run in runs if np.isfinite(number(run, "fedavg", key))]
+        return mean(both, f"auto {effort}", key) / mean(both, "fedavg", key)
 
     def times(value: float) -> str:
         return f"{value:.1f}×" if np.isfinite(value) else "–"
@@ -204,7 +211,8 @@ def spent(runs: Records) -> dict[str, dict[str, float]]:
 
 
 def _seconds(runs: Records) -> str:
-    return f"{spent(runs)['fedavg']['cpu']:.2f}" if spent(runs) else f"{mean(runs, 'fedavg', 'cpu'):.2f}"
+    took = [number(run, "fedavg", "cpu") for run in runs]
+    return f"{spent(runs)['fedavg']['cpu'] if spent(runs) else np.nanmean(took):.2f}"
 
 
 def memory(runs: Records) -> str:

@@ -184,7 +184,7 @@ def mixed(
     found = [heard(fits, k, [whole[j] for j in own], sizes[own]) for k, own in enumerate(peers)]
     watch("local", 2, 2)
     judged = weighed(fits, found, traffic)
-    result = outcome(
+    result = blended_outcome(
         fits, options, judged, found, [np.array([k, *own]) for k, own in enumerate(peers)], clients.names,
         dict(zip(clients.names, whole)), sizes, traffic, time.perf_counter() - begun, {"name": "auto", "effort": effort},
         {"kin_peers": torch.from_numpy(peers), "kin_weights": torch.from_numpy(np.stack([own.shares for own in found]))},
@@ -206,7 +206,7 @@ def bill_visits(
     traffic.asked(len(fitted), sum(held_bytes(own) for some in visitors for own in some), 0)
 
 
-def outcome(
+def blended_outcome(
     fits: Fits,
     options: Options,
     judged: Weighed,

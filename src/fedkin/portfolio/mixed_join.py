@@ -14,7 +14,7 @@ from fedkin.federation import Federation
 from fedkin.models import ModelLike, estimators
 from fedkin.models.estimators import Estimators
 from fedkin.portfolio.effort import EFFORTS
-from fedkin.portfolio.mixed import MEMBERS, VISITORS, Fits, bill_visits, heard, outcome, weighed
+from fedkin.portfolio.mixed import MEMBERS, VISITORS, Fits, bill_visits, blended_outcome, heard, weighed
 from fedkin.portfolio.weights import Prior
 from fedkin.result import Result
 from fedkin.result.blended import Blends
@@ -48,7 +48,7 @@ def join_mixed(result: Result, newcomers: Federation, model: ModelLike, options:
     weights = np.zeros((len(newcomers), size))
     for k, own in enumerate(found):
         weights[k, peers[k]] = own.shares[1:] / own.shares[1:].sum()
-    return outcome(
+    return blended_outcome(
         fits, options, weighed(fits, found, traffic, prior_of(result)), found,
         [np.array([size + k, *own]) for k, own in enumerate(peers)], (*result.names, *newcomers.names),
         {**visitors, **dict(zip(newcomers.names, whole))},
