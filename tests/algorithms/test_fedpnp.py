@@ -440,7 +440,7 @@ def test_a_function_of_ones_own(denoiser: Any) -> None:
     "parameters", [{}, {"denoiser": "hard", "tau": 3}, {"bn_buffers": "local"}, {"denoiser": "tv"}, {"graph_every": 2}]
 )
 def test_resume_gives_the_same_numbers(parameters: dict[str, Any], tmp_path: Path) -> None:
-    method = FedPnP(**SGD, eta=0.1, **parameters)  # else the schedule follows the number of rounds
+    method = FedPnP(**SGD, eta=0.1, delta=1, **parameters)  # else the schedule follows the number of rounds
     whole = run(method, rounds=4)
     run(method, rounds=2, out=tmp_path / "run")
     resumed = fedkin.resume(tmp_path / "run", federation(), rounds=4)
