@@ -54,6 +54,12 @@ def with_one_activation() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 5), bend, nn.Linear(5, 4), bend, nn.Linear(4, 3))
 
 
+def with_a_hook() -> nn.Module:
+    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    net[0].register_forward_hook(lambda _, __, output: 2 * output)
+    return net
+
+
 def with_one_layer_twice() -> nn.Module:
     square = nn.Linear(6, 6)
     return nn.Sequential(square, nn.ReLU(), square, nn.ReLU(), nn.Linear(6, 3))
@@ -67,6 +73,7 @@ MODELS = {
     "two linear": lambda: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)),
     "one activation": with_one_activation,
     "one layer twice": with_one_layer_twice,
+    "hook": with_a_hook,
     "batch norm": "bn-mlp:5",
     "residual": Residual,
     "frozen": frozen_first_layer,
@@ -76,7 +83,7 @@ KERNELS = {
     **dict.fromkeys(("linear", "no-bias", "perceptron", "tanh", "two linear", "one activation"), "linear"),
     "batch norm": "grouped",
     "convolution": "loop",
-    **dict.fromkeys(("residual", "frozen", "one layer twice"), "vmap"),
+    **dict.fromkeys(("residual", "frozen", "one layer twice", "hook"), "vmap"),
 }
 SIZES = (1, 7, 23, 40, 16, 2, 31)
 
