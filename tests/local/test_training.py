@@ -153,6 +153,15 @@ def test_clients_grouped_into_one_network_agree_with_the_plain_loop(normed: bool
     assert not torch.allclose(trained, rows, atol=1e-2)
 
 
+def test_workers_get_as_many_clients_each() -> None:
+    shard, cost = shard_of("mlr"), np.arange(100)
+    assert [len(chunk) for chunk in shard.chunks(cost, cost, 41)] == [25] * 4
+    assert [len(chunk) for chunk in shard.chunks(cost[:3], cost[:3], 1)] == [1] * 3
+    assert [len(chunk) for chunk in shard.chunks(cost[:5], cost[:5], 50)] == [3, 2]
+    assert shard.chunks(cost[:0], cost[:0], 50) == []
+    assert sorted(np.concatenate(shard.chunks(cost, cost, 7))) == list(range(100))
+
+
 def test_one_number_per_row_however_the_rows_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     shard, rows = shard_of("mlr"), torch.randn(7, 21, dtype=torch.float64)
     monkeypatch.setattr("fedkin.local.shard.PASS", 50)  # two rows at a time
