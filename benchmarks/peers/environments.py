@@ -33,7 +33,7 @@ class Peer:
 
 
 PEERS = {
-    "fedkin": Peer("fedkin", "fedkin.train with its defaults, one thread per core"),
+    "fedkin": Peer("fedkin", "fedkin.train with its defaults, one thread per core, arrays in memory"),
     "flower": Peer(
         "Flower",
         f"simulation on Ray, {CORES} actors of one core; the local loop is the user's: plain, on tensors in memory",

@@ -54,6 +54,12 @@ def with_one_activation() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 5), bend, nn.Linear(5, 4), bend, nn.Linear(4, 3))
 
 
+def with_a_hook() -> nn.Module:
+    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    net[0].register_forward_hook(lambda _, __, output: 2 * output)
+    return net
+
+
 def with_one_layer_twice() -> nn.Module:
     square = nn.Linear(6, 6)
     return nn.Sequential(square, nn.ReLU(), square, nn.ReLU(), nn.Linear(6, 3))
@@ -67,6 +73,7 @@ MODELS = {
     "two linear": lambda: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)),
     "one activation": with_one_activation,
     "one layer twice": with_one_layer_twice,
+    "hook": with_a_hook,
     "batch norm": "bn-mlp:5",
     "residual": Residual,
     "frozen": frozen_first_layer,
@@ -76,7 +83,7 @@ KERNELS = {
     **dict.fromkeys(("linear", "no-bias", "perceptron", "tanh", "two linear", "one activation"), "linear"),
     "batch norm": "grouped",
     "convolution": "loop",
-    **dict.fromkeys(("residual", "frozen", "one layer twice"), "vmap"),
+    **dict.fromkeys(("residual", "frozen", "one layer twice", "hook"), "vmap"),
 }
 SIZES = (1, 7, 23, 40, 16, 2, 31)
 
@@ -144,6 +151,15 @@ def test_clients_grouped_into_one_network_agree_with_the_plain_loop(normed: bool
     wanted = train_by_loop(shard, ids, rows, settings, round=1, mu=0.2)
     assert torch.allclose(trained, wanted, atol=1e-10 if dtype is torch.float64 else 1e-4)
     assert not torch.allclose(trained, rows, atol=1e-2)
+
+
+def test_workers_get_as_many_clients_each() -> None:
+    shard, cost = shard_of("mlr"), np.arange(100)
+    assert [len(chunk) for chunk in shard.chunks(cost, cost, 41)] == [25] * 4
+    assert [len(chunk) for chunk in shard.chunks(cost[:3], cost[:3], 1)] == [1] * 3
+    assert [len(chunk) for chunk in shard.chunks(cost[:5], cost[:5], 50)] == [3, 2]
+    assert shard.chunks(cost[:0], cost[:0], 50) == []
+    assert sorted(np.concatenate(shard.chunks(cost, cost, 7))) == list(range(100))
 
 
 def test_one_number_per_row_however_the_rows_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:

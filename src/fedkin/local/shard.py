@@ -160,10 +160,10 @@ class Shard:
         return self._pool
 
     def chunks(self, ids: np.ndarray, cost: np.ndarray, size: int) -> list[np.ndarray]:
-        """Positions 0…len(ids)−1 in chunks of similar cost, dearest first."""
+        """Positions 0…len(ids)−1 in chunks of similar cost, dearest first; as many for every worker, of as many clients each."""
         order = np.argsort(-cost, kind="stable")
-        size = max(1, min(size, -(-len(ids) // self.workers)))
-        return [order[start : start + size] for start in range(0, len(order), size)]
+        rounds = -(-len(ids) // (max(1, size) * self.workers))
+        return np.array_split(order, min(len(ids), rounds * self.workers)) if len(ids) else []
 
     def close(self) -> None:
         """End the worker threads, and the processes that read ahead."""

@@ -33,7 +33,12 @@ class Dense:
 
 
 def dense_layers(module: nn.Module, layout: Layout) -> list[Dense] | None:
-    """The layers of a network that is a plain chain of Linear, ReLU, Tanh and Dropout; None for anything else."""
+    """The layers of a network that is a plain chain of Linear, ReLU, Tanh and Dropout; None for anything else.
+
+    A hook may change what a layer puts out, so that a chain with one is not plain.
+    """
+    if listened_to(module):
+        return None
     slots = {slot.name: slot for slot in layout.parameters}
     found: list[Dense] = []
     pending: tuple[Slot, Slot | None] | None = None
@@ -66,6 +71,11 @@ def dense_layers(module: nn.Module, layout: Layout) -> list[Dense] | None:
     ):
         return None
     return [*found, Dense(*pending, activation="none", drop=dropped)]
+
+
+def listened_to(module: nn.Module) -> bool:
+    """Whether a layer has a forward hook."""
+    return any(layer._forward_hooks or layer._forward_pre_hooks for layer in module.modules())
 
 
 def chain_of(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.local.batches import Batch
-from fedkin.local.kernels.linear import chain_of
+from fedkin.local.kernels.linear import chain_of, listened_to
 from fedkin.local.noise import Noise
 from fedkin.models import ModelSpec
 from fedkin.task.losses import PerSample
@@ -114,7 +114,6 @@ def in_best_order(module: nn.Module) -> nn.Module:
     """The module, or where it is a plain chain that nobody listens to, its layers in the order of `pooled_first`."""
     chain = list(chain_of("", module))
     ordered = pooled_first(chain)
-    heard = any(layer._forward_hooks or layer._forward_pre_hooks for layer in module.modules())
-    if heard or ordered == chain:
+    if listened_to(module) or ordered == chain:
         return module
     return nn.Sequential(*(layer for _, layer in ordered))
