@@ -232,3 +232,24 @@ def test_few_questions_find_the_best_mixture() -> None:
     assert np.allclose(found, w, atol=2e-3)
     assert np.allclose(value, ask(w)[0], atol=1e-6)
     assert len(asked) < 15
+
+
+def test_a_member_out_of_all_bounds_on_held_out_samples_has_no_weight_there() -> None:
+    """It fits what it was trained on: the input that it misreads is 0 there, and 1 in one held-out sample of the first client."""
+    rng = np.random.default_rng(3)
+    arrays = {f"site-{k}": rng.normal(size=(24, 3)) for k in range(4)}
+    for x in arrays.values():
+        x[:, 2] = 0
+    arrays["site-0"][5, 2] = 1
+    federation = Federation.from_arrays({name: (x, x[:, 0]) for name, x in arrays.items()}, test_fraction=0)
+    clients, models, spec, cut = gathered(federation, members=3)
+    models[:] = torch.tensor([1.0, 0, 0])
+    held = [fold for fold in range(3) if cut.validation[4 * fold][0][:, 2].any()]
+    models[held, 0, 1, 2], models[held, 0, 2, 2] = 1000.0, 3.0  # the last is wrong, but not out of bounds
+    search = said(clients, models, spec, federation)
+    assert len(held) == 1
+    assert search.fits(["member 1"]).max() == pytest.approx(0)
+    told = search.told(["member 0", "member 1", "member 2"], range(3))
+    assert told.sound.tolist() == [[True, False, True], *[[True] * 3] * 3]
+    weighed = weigh(told, np.ones(3), False, search.fits(told.members))
+    assert weighed.personal[0, 1] == 0

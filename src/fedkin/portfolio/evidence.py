@@ -25,6 +25,8 @@ CLIP = 20.0
 """A member that gives the true class less than e^−20 is as wrong as one that gives it e^−20."""
 NO_FIT = 1e30
 """The training loss of a model that is no longer finite."""
+UNSEEN = 10.0
+"""Held-out samples may be outliers: a member's mean loss on them may be so many times the limit on training samples."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ def say_task(shard: Shard, request: Request) -> dict[str, Tensor]:
 
     What it says stays on the client. Returns "tempered" (k, G), for classes the sums of −log p at every temperature of the
     grid, else the sums of squared errors; "fit" (k,), the mean loss on the client's training samples; and "sound" (k,):
-    whether all is finite and the fit within the limit.
+    whether all is finite and the loss within the limit, on training samples and (ten times it) on those held out: a network at a
+    large rate can fit the first and be out of all bounds on the others.
     """
     models = request.per_client["models"]
     classes, grid = shard.task.mixes_chances, request.shared["grid"]
@@ -121,21 +124,26 @@ def say_task(shard: Shard, request: Request) -> dict[str, Tensor]:
 
     loss = capped_loss(shard)
 
-    def fits(chosen: np.ndarray, outputs: Tensor, targets: Tensor, real: Tensor) -> None:
+    def mean_loss(outputs: Tensor, targets: Tensor, real: Tensor) -> Tensor:
         losses = loss(outputs.flatten(0, 1), targets.flatten(0, 1)).double().view(real.shape)
-        own = (losses * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
-        fit[finite[chosen]] = own.nan_to_num(nan=NO_FIT).clamp(max=NO_FIT)
+        own = torch.where(real, losses, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+        return own.nan_to_num(nan=NO_FIT).clamp(max=NO_FIT)
+
+    def fits(chosen: np.ndarray, outputs: Tensor, targets: Tensor, real: Tensor) -> None:
+        fit[finite[chosen]] = mean_loss(outputs, targets, real)
 
     def speaks(chosen: np.ndarray, outputs: Tensor, targets: Tensor, real: Tensor) -> None:
         places = torch.from_numpy(well_fitted[chosen])
         there = real.view(*real.shape, *[1] * len(tail))
         padded = torch.where(there, outputs.view(*real.shape, *tail), 0.0)
         said[request.ids[well_fitted[chosen]], : real.shape[1]] = padded
-        sound[places] = torch.isfinite(padded).flatten(1).all(dim=1)
+        within = mean_loss(outputs, targets, real) <= UNSEEN * limit[places]
+        sound[places] = torch.isfinite(padded).flatten(1).all(dim=1) & within
 
     finite = np.flatnonzero(sound.numpy())
     on_own_samples(shard, request.ids[finite], models[torch.from_numpy(finite)], "train", fits)
-    sound &= fit <= request.per_client["limit"]
+    limit = request.per_client["limit"]
+    sound &= fit <= limit
     well_fitted = np.flatnonzero(sound.numpy())
     on_own_samples(shard, request.ids[well_fitted], models[torch.from_numpy(well_fitted)], "validation", speaks)
     well[request.ids, 0] = sound.to(well.dtype)
