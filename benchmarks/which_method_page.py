@@ -162,7 +162,7 @@ def states(cells: Sequence[Cell], checked: Sequence[Cell]) -> str:
     if REDONE in still:
         parts.append("One of them (FedRep on parkinsons, seed 2) was redone after its test error had been seen.")
     if any(name == "auto" for _, name, _ in still):
-        parts.append("auto's are of earlier designs of auto.")
+        parts.append("auto's among them are of earlier designs of auto.")
     if checked:
         own = [told for told in checked if (told["case"], told["method"], told["seed"]) in still]
         agree = sum(told["agrees"] for told in own)
