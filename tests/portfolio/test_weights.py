@@ -12,7 +12,7 @@ from fedkin.engines.in_process import InProcess
 from fedkin.federation.folds import folded
 from fedkin.models import ModelSpec
 from fedkin.portfolio.effort import EFFORTS
-from fedkin.portfolio.evidence import SLOPES
+from fedkin.portfolio.evidence import NO_FIT, SLOPES
 from fedkin.portfolio.kept import KeptMembers
 from fedkin.portfolio.search import MemberSearch
 from fedkin.portfolio.simplex import minimised, on_simplex
@@ -253,3 +253,17 @@ def test_a_member_out_of_all_bounds_on_held_out_samples_has_no_weight_there() ->
     assert told.sound.tolist() == [[True, False, True], *[[True] * 3] * 3]
     weighed = weigh(told, np.ones(3), False, search.fits(told.members))
     assert weighed.personal[0, 1] == 0
+
+
+def test_a_member_whose_parameters_exploded_has_no_weight_though_no_sample_shows_it() -> None:
+    rng = np.random.default_rng(4)
+    arrays = {f"site-{k}": rng.normal(size=(24, 3)) * [1, 1, 0] for k in range(4)}
+    federation = Federation.from_arrays({name: (x, x[:, 0]) for name, x in arrays.items()}, test_fraction=0)
+    clients, models, spec, _ = gathered(federation, members=2)
+    models[:] = torch.tensor([1.0, 0, 0])
+    models[1, 2, 1, 2] = 1e8  # of an input that is 0 everywhere
+    search = said(clients, models, spec, federation)
+    told = search.told(["member 0", "member 1"], range(3))
+    assert told.sound.tolist() == [[True, k != 2] for k in range(4)]
+    assert search.fits(told.members)[2, 1] == NO_FIT
+    assert weigh(told, np.ones(2), False, search.fits(told.members)).personal[2].tolist() == [1, 0]

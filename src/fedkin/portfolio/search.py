@@ -44,6 +44,8 @@ WORSENING = 0.02
 """Fine-tuning goes on unless the last stretch raised the held-out loss by this share."""
 ASTRAY = 10.0
 """A model whose loss on a client's training samples is so many times the untrained model's is none for that client."""
+EXPLODED = 1e6
+"""Nor is one with a parameter beyond this: units that are dead on all of a client's samples can hide it from every loss."""
 ADAM = 0.01
 """The rate of Adam, where it is tried."""
 FEW = 0.1
@@ -130,11 +132,13 @@ class MemberSearch:
         self.clients.remember(self._say_again)
         size, grid = len(self.names), torch.from_numpy(TEMPERATURES)
         ids = np.arange(folds.start * size, folds.stop * size)
-        limit = torch.from_numpy(np.tile(ASTRAY * self.untrained, len(folds)))
-        per_client = {"models": rows[: len(folds)].flatten(0, 1), "limit": limit}
-        replies = self.clients.ask(SAY, ids, per_client, {"member": member, "grid": grid})
+        models = rows[: len(folds)].flatten(0, 1)
+        exploded = ~(models.abs().amax(dim=1) <= EXPLODED)  # NaN, too
+        limit = torch.from_numpy(np.tile(ASTRAY * self.untrained, len(folds))).where(~exploded, -1.0)
+        replies = self.clients.ask(SAY, ids, {"models": models, "limit": limit}, {"member": member, "grid": grid})
         self.fit[member] = np.full((len(folds), size), NO_FIT)
         self.fit[member].ravel()[replies.ids - ids[0]] = replies["fit"].numpy()
+        self.fit[member][exploded.view(len(folds), size).numpy()] = NO_FIT
         losses, counts = np.zeros((size, len(grid))), np.zeros(size)
         held = self._held(replies.ids) * replies["sound"].numpy()
         np.add.at(losses, replies.ids % size, replies["tempered"].numpy())
