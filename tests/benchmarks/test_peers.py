@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,12 +110,27 @@ def test_a_quick_run_installs_nothing(peers: ModuleType, tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-def test_cases_measured_before_stay(peers: ModuleType, tmp_path: Path) -> None:
+def told(model: str, clients: int, repeats: int, **seconds: float) -> dict[str, Any]:
+    """A record of one case, as far as what was measured before is kept."""
+    facts = {name: {"seconds_per_round": value} for name, value in seconds.items()}
+    version = dict.fromkeys(seconds, "1")
+    changes = dict.fromkeys(seconds, 0.5)
+    case = {"model": model, "clients": clients, "repeats": repeats}
+    return {**case, "results": facts, "failed": {}, "versions": version, "change_in_first_round": changes}
+
+
+def test_cases_measured_before_stay_and_so_do_peers_left_out(peers: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "peers.json"
-    old = [{"model": "cnn", "clients": 100, "repeats": 1}, {"model": "mlr", "clients": 1000, "repeats": 1}]
+    old = [told("cnn", 100, 1, fedkin=1.0, pfl=2.0, flower=3.0), told("mlr", 1000, 1, fedkin=1.0)]
     path.write_text(json.dumps({"records": old}))
-    new = {"model": "cnn", "clients": 100, "repeats": 5}
-    assert peers.merged(path, [new]) == [new, old[1]]
+    merged = peers.merged(path, [told("cnn", 100, 5, fedkin=0.5, pfl=1.5)])
+    assert merged[1] == old[1]
+    assert merged[0]["repeats"] == 5
+    assert {name: found["seconds_per_round"] for name, found in merged[0]["results"].items()} == {
+        "fedkin": 0.5,
+        "flower": 3.0,
+        "pfl": 1.5,
+    }
 
 
 def test_the_table_and_the_plot_show_every_case(peers: ModuleType, tmp_path: Path) -> None:

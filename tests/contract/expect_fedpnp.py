@@ -11,6 +11,7 @@ OTHER = {
     "fidelity": "none",
     "bn_buffers": "average",
     "graph_every": 1,
+    "delta": 2,
 }
 # In three rounds the strength has not come down to β; the rank parameters belong to the denoiser that keeps modes.
 WITH = {
