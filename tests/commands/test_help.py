@@ -43,3 +43,10 @@ def test_examples_are_of_the_command_and_fit(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(ALL) - NO_NUMBERS))
 def test_a_program_can_read_what_was_found(name: str) -> None:
     assert "--json" in {flag for parameter in ALL[name].params for flag in parameter.opts}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_arguments_say_what_they_are(name: str) -> None:
+    """Not so with typer 0.20 and click 8.5, which the extra "flower" therefore keeps apart."""
+    arguments = [parameter for parameter in ALL[name].params if parameter.param_type_name == "argument"]
+    assert [argument.name for argument in arguments if not argument.help] == []
