@@ -48,7 +48,7 @@ INFLUENCE_LIMIT = 1500
 SKIPS = 3
 """So many rounds in a row in which all of a cohort fail end the run; of all clients, one."""
 
-FEW = 2**20
+SMALL_ROUND = 2**20
 """Up to so many numbers in rows, or pairs of clients, the server's part of a round takes longer to wake a second thread for than to do."""
 
 ASK_LIMIT = 2**28
@@ -216,7 +216,7 @@ class Run:
         if self.allowance is not None:
             state = self.allowance.pay(cohort, state)
         try:
-            with one_thread(len(self.setting) * max(len(self.setting), self.setting.spec.layout.width) <= FEW):
+            with one_thread(len(self.setting) * max(len(self.setting), self.setting.spec.layout.width) <= SMALL_ROUND):
                 self.state = self.algorithm.round(state, self.clients, cohort, self.setting)
                 if self.allowance is not None:
                     self.state = self.allowance.noted(self.state)
